@@ -1,0 +1,28 @@
+"""dpjax: differentially private deep learning in JAX, where one object runs and is accounted."""
+
+from dpjax import gradients, methods, noise, rules, schedules, testing, thresholds
+from dpjax.gradients import PerExampleGrads, per_example_grads, refuse_batch_stats
+from dpjax.mechanism import Guarantee, Mechanism
+from dpjax.methods import Method
+from dpjax.privatize import ClippedSum, PrivatizeState, Released, clipped_sum, privatize
+
+__all__ = [
+    "ClippedSum",
+    "Guarantee",
+    "Mechanism",
+    "Method",
+    "PerExampleGrads",
+    "PrivatizeState",
+    "Released",
+    "clipped_sum",
+    "gradients",
+    "methods",
+    "noise",
+    "per_example_grads",
+    "privatize",
+    "refuse_batch_stats",
+    "rules",
+    "schedules",
+    "testing",
+    "thresholds",
+]

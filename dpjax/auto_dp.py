@@ -1,0 +1,75 @@
+"""Auto DP-SGD as printed: it runs, and it is not differentially private."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _checks, noise
+from dpjax.gradients import PerExampleGrads, stacked_grads
+from dpjax.mechanism import Mechanism
+from dpjax.privatize import ClippedSum
+
+__all__ = ["AutoDpState", "auto_dp_as_printed_sum", "auto_dp_as_printed_transformation"]
+
+
+class AutoDpState(NamedTuple):
+    """The step and the noise key. There is nothing to release: the noise's scale is private."""
+
+    step: jax.Array
+    key: jax.Array
+
+
+def auto_dp_as_printed_transformation(
+    mechanism: Mechanism, expected_batch_size: float, key: Any, axis_name: Any = None
+) -> optax.GradientTransformationExtraArgs:
+    """Returns the paper's update, for reproduction only.
+
+    ``update = (sum_i W g_i + N(0, (sigma_t s_t)^2 I)) / B`` with ``s_t = W sum_i n_i / B``, the
+    mean of the paper's thresholds over the batch.
+
+    Privacy:
+        None: a contribution is as long as its gradient, and the noise's scale s_t is computed from
+        the data without noise. On a batch of zero gradients the noise is exactly zero. The
+        accounting refuses this mechanism.
+
+    Reference: Auto DP-SGD, algorithms 1 and 2.
+    """
+    batch_size = _checks.positive("expected_batch_size", expected_batch_size)
+    root = noise.checked_key(key)
+
+    def init(params: Any) -> AutoDpState:
+        del params
+        return AutoDpState(jnp.zeros((), jnp.int32), root)
+
+    def update(
+        updates: Any, state: AutoDpState, params: Any = None, *, mask: Any = None, **_: Any
+    ) -> tuple[Any, AutoDpState]:
+        total = updates
+        if not isinstance(updates, ClippedSum):
+            total = auto_dp_as_printed_sum(mechanism, updates, mask)
+        if axis_name is not None:
+            total = jax.lax.psum(total, axis_name)
+        step_key = jax.random.fold_in(state.key, state.step)
+        std = mechanism.sigma(state.step) * total.statistic[0] / batch_size
+        noisy = noise.add_gaussian(noise.stream(step_key, "noise/gradient"), total.gradient, std)
+        like = params if params is not None else getattr(updates, "like", noisy)
+        mean = jax.tree.map(
+            lambda g, p: (g / batch_size).astype(jnp.result_type(p)), noisy, like
+        )
+        return mean, AutoDpState(optax.safe_increment(state.step), state.key)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def auto_dp_as_printed_sum(mechanism: Mechanism, grads: Any, mask: Any = None) -> ClippedSum:
+    """Returns ``(sum_i W g_i, sum_i W n_i)`` over a part of a batch."""
+    if not isinstance(grads, PerExampleGrads):
+        grads = stacked_grads(grads, mask)
+
+    def scaled(norms: jax.Array) -> tuple[jax.Array, jax.Array]:
+        weights = mechanism.rule.weight(norms, 1.0)
+        return weights, jnp.where(weights > 0, weights * norms, 0.0)[:, None]
+
+    return ClippedSum(*grads.aggregate(scaled))

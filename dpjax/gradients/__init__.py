@@ -1,0 +1,24 @@
+"""How per-example gradients are obtained: the interface, the chunk loop and the engines.
+
+Nothing here knows of privacy. A rule needs norms and a weighted sum; an engine gives both.
+"""
+
+from dpjax.gradients.batch_stats import refuse_batch_stats
+from dpjax.gradients.groups import GroupIndex, group_index, labels
+from dpjax.gradients.norms import combined_norm
+from dpjax.gradients.per_example import (
+    PerExampleGrads,
+    per_example_grads,
+    stacked_grads,
+)
+
+__all__ = [
+    "GroupIndex",
+    "PerExampleGrads",
+    "combined_norm",
+    "group_index",
+    "labels",
+    "per_example_grads",
+    "refuse_batch_stats",
+    "stacked_grads",
+]

@@ -1,0 +1,128 @@
+"""Groups of parameters: which leaves share one norm."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+
+from dpjax import _checks
+from dpjax._record import Record
+
+__all__ = ["GroupIndex", "group_index", "labels", "leaf_paths", "normalised_groups"]
+
+
+class GroupIndex(NamedTuple):
+    """The group of every leaf: `of_leaf[i]` for leaf i of ``jax.tree.leaves(params)``."""
+
+    of_leaf: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+class _GroupRecord(Record):
+    role: ClassVar[str] = "grouping"
+
+
+@dataclass(frozen=True)
+class labels(_GroupRecord):
+    """A label for every parameter, by the beginning of its path.
+
+    Args:
+        prefixes: pairs (path, label); a path is the keys from the root, joined by "/", and ""
+            is the root itself. Every parameter must lie under exactly one of them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> params = {"body": {"kernel": jnp.ones(2), "bias": jnp.ones(1)}, "head": jnp.ones(3)}
+        >>> group_index(labels((("body", "a"), ("head", "b"))), params)
+        GroupIndex(of_leaf=(0, 0, 1), names=('a', 'b'))
+    """
+
+    prefixes: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        """Checks that there are pairs of strings, each path once."""
+        pairs = tuple(tuple(pair) for pair in self.prefixes)
+        if not pairs or any(len(p) != 2 or not all(isinstance(s, str) for s in p) for p in pairs):
+            raise ValueError(f"groups = {self.prefixes!r}: expected pairs (path, label) of strings")
+        if len({path for path, _ in pairs}) != len(pairs):
+            raise ValueError(f"groups = {self.prefixes!r}: expected each path once")
+        self._set(prefixes=pairs)
+
+    @property
+    def count(self) -> int:
+        """The number of different labels."""
+        return len({label for _, label in self.prefixes})
+
+
+def normalised_groups(groups: Any) -> str | labels | None:
+    """Brings None, "per_leaf" or a params-prefix pytree of labels into their comparable form.
+
+    >>> normalised_groups({"body": "a", "head": {"kernel": "b", "bias": "a"}})
+    labels(prefixes=(('body', 'a'), ('head/bias', 'a'), ('head/kernel', 'b')))
+    """
+    if groups is None or isinstance(groups, labels):
+        return groups
+    if isinstance(groups, str):
+        if groups != "per_leaf":
+            expected = "expected None, 'per_leaf' or a pytree of labels"
+            raise ValueError(f"groups = {groups!r}: {expected}")
+        return groups
+    found = jax.tree_util.tree_leaves_with_path(groups)
+    for path, label in found:
+        if isinstance(label, bool) or not isinstance(label, str | int):
+            where = _joined(path) or "groups"
+            raise TypeError(f"groups[{where!r}] = {label!r}: expected a label (a string or an int)")
+    return labels(tuple((_joined(path), str(label)) for path, label in found))
+
+
+def group_index(groups: Any, params: Any) -> GroupIndex:
+    """Returns the group of every leaf of `params`; groups count in the order they first appear.
+
+    Args:
+        groups: None (one group), "per_leaf", or a pytree of labels that is a prefix of `params`.
+        params: the pytree of parameters.
+
+    Example:
+        >>> group_index("per_leaf", {"bias": 0.0, "kernel": 0.0})
+        GroupIndex(of_leaf=(0, 1), names=('bias', 'kernel'))
+    """
+    paths = leaf_paths(params)
+    if not paths:
+        raise ValueError("params has no leaves: expected at least one parameter")
+    groups = normalised_groups(groups)
+    if groups is None:
+        return GroupIndex((0,) * len(paths), ("all",))
+    if groups == "per_leaf":
+        return GroupIndex(tuple(range(len(paths))), tuple(paths))
+    label_of_leaf = [_label(path, groups.prefixes) for path in paths]
+    _refuse_unused(groups.prefixes, paths)
+    names = tuple(dict.fromkeys(label_of_leaf))
+    return GroupIndex(tuple(names.index(label) for label in label_of_leaf), names)
+
+
+def leaf_paths(tree: Any) -> list[str]:
+    """Returns the path of every leaf, its keys joined by "/"."""
+    return [_joined(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _joined(path: Sequence[Any]) -> str:
+    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
+
+
+def _under(path: str, prefix: str) -> bool:
+    return prefix in ("", path) or path.startswith(prefix + "/")
+
+
+def _label(path: str, prefixes: Sequence[tuple[str, str]]) -> str:
+    found = [label for prefix, label in prefixes if _under(path, prefix)]
+    if len(found) != 1:
+        raise ValueError(f"groups: parameter {path!r} has {len(found)} labels: expected one")
+    return found[0]
+
+
+def _refuse_unused(prefixes: Sequence[tuple[str, str]], paths: Sequence[str]) -> None:
+    for prefix, _ in prefixes:
+        if not any(_under(path, prefix) for path in paths):
+            hint = _checks.nearest(prefix, {path.split("/")[0] for path in paths})
+            raise ValueError(f"groups: no parameter lies under {prefix!r}; {hint}")

@@ -1,0 +1,72 @@
+"""A chunk of per-example gradients that are held as arrays."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.groups import GroupIndex
+from dpjax.gradients.norms import accumulation_dtype, row_norms
+
+__all__ = ["ChunkGrads", "MaterialisedChunk"]
+
+
+class ChunkGrads(Protocol):
+    """What an engine gives for the examples of one chunk."""
+
+    losses: jax.Array | None
+    real: jax.Array
+
+    def norms(self, groups: GroupIndex) -> jax.Array:
+        """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
+
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+
+
+@dataclass(frozen=True)
+class MaterialisedChunk:
+    """Gradients as a pytree with a leading axis of rows; what vmap gives."""
+
+    grads: Any
+    losses: jax.Array | None
+    real: jax.Array
+
+    def norms(self, groups: GroupIndex) -> jax.Array:
+        """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
+        leaves = jax.tree.leaves(self.grads)
+        return row_norms(leaves, groups.of_leaf, len(groups.names), self.real)
+
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+        leaves, treedef = jax.tree.flatten(self.grads)
+        keep = self.real & jnp.isfinite(norms[:, 0])
+        # A masked copy of all gradients is dear, and needed only if a row is not finite.
+        clean = jnp.all(jnp.isfinite(norms))
+        sums = [
+            _leaf_sum(leaf, jnp.where(keep, weights[:, group], 0), keep, clean)
+            for leaf, group in zip(leaves, groups.of_leaf, strict=True)
+        ]
+        return treedef.unflatten(sums)
+
+    def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
+        """Applies `fn` to every example's gradient."""
+        return MaterialisedChunk(jax.vmap(fn)(self.grads), self.losses, self.real)
+
+
+def _leaf_sum(leaf: jax.Array, weights: jax.Array, keep: jax.Array, clean: jax.Array) -> jax.Array:
+    wide = accumulation_dtype(leaf)
+    weights = weights.astype(wide)
+
+    def plain(rows: jax.Array) -> jax.Array:
+        # The default precision of an accelerator's matmul is too coarse for a bound to hold.
+        return jnp.tensordot(
+            weights, rows.astype(wide), axes=1, precision=jax.lax.Precision.HIGHEST
+        )
+
+    def masked(rows: jax.Array) -> jax.Array:
+        return plain(jnp.where(keep.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0))
+
+    return jax.lax.cond(clean, plain, masked, leaf)

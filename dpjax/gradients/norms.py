@@ -1,0 +1,103 @@
+"""L2 norms of gradient rows that neither overflow nor vanish."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["accumulation_dtype", "combined_norm", "row_norms"]
+
+# Between these a sum of squares has lost nothing: above, it is near overflow; below, squares of
+# single entries may have vanished. Outside, the row is scaled by a power of two first.
+_SAFE_SQUARES = (1e-20, 1e37)
+
+
+def accumulation_dtype(leaf: jax.Array) -> jnp.dtype:
+    """Returns the dtype sums over `leaf` are taken in: float32, or float64 for float64."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
+def row_norms(
+    leaves: Sequence[jax.Array], group_of_leaf: Sequence[int], groups: int, rows: jax.Array
+) -> jax.Array:
+    """Returns the norm of each row in each group, and +inf throughout a row that is not finite.
+
+    ``norms[i, j] = sqrt(sum of squares of row i over the leaves of group j)``, computed from
+    scaled entries where the plain sum would overflow or vanish. A norm beyond the largest float is
+    reported as +inf too.
+
+    Args:
+        leaves: arrays with one row per example.
+        group_of_leaf: the group of each leaf.
+        groups: the number of groups G.
+        rows: (k,) bool, the rows that matter: the others may hold anything and cost no care.
+
+    Returns:
+        (k, G) norms.
+
+    Example:
+        >>> big = jnp.array([[1e20, 0.0], [3e-30, 4e-30], [1.0, jnp.nan]])
+        >>> [f"{n:.4g}" for n in row_norms([big], [0], 1, jnp.ones(3, bool))[:, 0]]
+        ['1e+20', '5e-30', 'inf']
+    """
+    wide = [leaf.reshape(leaf.shape[0], -1).astype(accumulation_dtype(leaf)) for leaf in leaves]
+    squares = _sum_by_group([jnp.sum(x * x, axis=1) for x in wide], group_of_leaf, groups)
+    low, high = _SAFE_SQUARES
+    safe = jnp.all(((squares >= low) & (squares <= high)) | ~rows[:, None])
+    norms = jax.lax.cond(
+        safe,
+        lambda: jnp.sqrt(squares),
+        lambda: _scaled_norms(wide, group_of_leaf, groups),
+    )
+    return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
+
+
+def combined_norm(norms: jax.Array) -> jax.Array:
+    """Returns the flat norm from the norms of groups along the last axis; +inf stays +inf.
+
+    >>> [f"{n:.4g}" for n in combined_norm(jnp.array([[3e30, 4e30], [0, 0], [jnp.inf, 1]]))]
+    ['5e+30', '0', 'inf']
+    """
+    largest = jnp.max(norms, axis=-1, initial=0.0)
+    scale, exponent = _power_of_two(largest)
+    squares = jnp.sum(jnp.square(norms * scale[..., None]), axis=-1)
+    combined = jnp.ldexp(jnp.sqrt(squares), exponent)
+    return jnp.where(jnp.isfinite(largest), combined, jnp.inf)
+
+
+def _scaled_norms(
+    wide: Sequence[jax.Array], group_of_leaf: Sequence[int], groups: int
+) -> jax.Array:
+    leaf_norms = [_scaled_norm(x) for x in wide]
+    by_group = [
+        combined_norm(
+            jnp.stack([n for n, g in zip(leaf_norms, group_of_leaf, strict=True) if g == j], -1)
+        )
+        for j in range(groups)
+    ]
+    return jnp.stack(by_group, axis=-1)
+
+
+def _scaled_norm(x: jax.Array) -> jax.Array:
+    largest = jnp.max(jnp.abs(x), axis=1, initial=0.0)
+    scale, exponent = _power_of_two(largest)
+    norm = jnp.ldexp(jnp.sqrt(jnp.sum(jnp.square(x * scale[:, None]), axis=1)), exponent)
+    return jnp.where(jnp.isfinite(largest), norm, jnp.inf)
+
+
+def _power_of_two(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns an exact scale that brings `largest` near 1, and the exponent that undoes it."""
+    limits = jnp.finfo(largest.dtype)
+    _, exponent = jnp.frexp(jnp.where(jnp.isfinite(largest), largest, 1.0))
+    exponent = jnp.clip(exponent, int(limits.minexp) + 1, int(limits.maxexp) - 2)
+    return jnp.ldexp(jnp.ones_like(largest), -exponent), exponent
+
+
+def _sum_by_group(
+    columns: Sequence[jax.Array], group_of_leaf: Sequence[int], groups: int
+) -> jax.Array:
+    totals: list[jax.Array] = []
+    for j in range(groups):
+        mine = [c for c, g in zip(columns, group_of_leaf, strict=True) if g == j]
+        totals.append(sum(mine[1:], start=mine[0]))
+    return jnp.stack(totals, axis=-1)

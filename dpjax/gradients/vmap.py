@@ -1,0 +1,29 @@
+"""The vmap engine: per-example gradients, materialised."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from dpjax.gradients.materialised import MaterialisedChunk
+from dpjax.gradients.rows import Chunk
+
+__all__ = ["vmap_engine"]
+
+
+def vmap_engine(loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, key: Any) -> Any:
+    """Returns ``vmap(value_and_grad(loss_fn))`` over the examples of a chunk.
+
+    Args:
+        loss_fn: the loss of one example, ``loss_fn(params, example)`` or with a key.
+        params: where the gradients are taken.
+        chunk: the examples.
+        key: None, or the key that is folded with each row's index.
+    """
+    grad_fn = jax.value_and_grad(loss_fn)
+    if key is None:
+        losses, grads = jax.vmap(grad_fn, in_axes=(None, 0))(params, chunk.examples)
+    else:
+        keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.index)
+        losses, grads = jax.vmap(grad_fn, in_axes=(None, 0, 0))(params, chunk.examples, keys)
+    return MaterialisedChunk(grads, losses, chunk.real)

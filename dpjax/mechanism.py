@@ -1,0 +1,202 @@
+"""The mechanism: rule, threshold, noise and groups. One object runs and is accounted."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import noise, schedules
+from dpjax._record import Record
+from dpjax.gradients.groups import labels, normalised_groups
+from dpjax.rules import Rule
+from dpjax.thresholds import Threshold
+
+__all__ = ["Guarantee", "Mechanism"]
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a mechanism protects, or why it protects nothing.
+
+    Attributes:
+        private: whether an accountant may be asked for epsilon at all.
+        relation: the neighbouring relation the bounds are stated for.
+        statement: one sentence for people.
+    """
+
+    private: bool
+    relation: str
+    statement: str
+
+
+class _MechanismRecord(Record):
+    role: ClassVar[str] = "mechanism"
+
+
+@dataclass(frozen=True)
+class Mechanism(_MechanismRecord):
+    """One joint Gaussian release per step, fully described by public numbers.
+
+    Per step t, with n_i the norm of example i's gradient and C the threshold in force:
+
+        ``sum_i weight(n_i, C) g_i / bound + N(0, sigma_T^2 I)``  and, for an adaptive threshold,
+        ``sum_i statistic(n_i) / sens + N(0, sigma_S^2 I)``,
+
+    accounted as one Gaussian with ``sigma^-2 = sigma_T^-2 + sigma_S^-2`` under the sampling that
+    chose the batch.
+
+    Args:
+        rule: how much of each gradient enters the sum; see `dpjax.rules`.
+        threshold: a number, a schedule, an adaptive `dpjax.thresholds`, or with groups a tuple of
+            numbers and schedules, one per group in the order in which the groups appear in the
+            parameters.
+        noise_multiplier: the total, accounted sigma: a number or a schedule. 0 runs without noise
+            and without a guarantee.
+        groups: None (one norm per example), "per_leaf", or a params-prefix pytree of labels. A
+            scalar threshold C over G groups means C / sqrt(G) each; the bound is always the root
+            of the summed squares of the groups' bounds.
+
+    Privacy:
+        Bound: `bound` per example, proven by the rule. Relation: add or remove one example; under
+        replace-one the accounting halves sigma. Event: one (sub-sampled) Gaussian of
+        `noise_multiplier` per step, also with a statistic. Not protected: the configuration
+        itself, and anything computed from the data outside the mechanism.
+
+    Example:
+        >>> import dpjax
+        >>> mechanism = Mechanism(dpjax.rules.abadi(), dpjax.thresholds.dc_sgd_e(), 3.0)
+        >>> mechanism.sigma_statistic(), round(float(mechanism.sigma_gradient(0)), 3)
+        (8.0, 3.236)
+        >>> mechanism == Mechanism.from_plain(mechanism.to_plain())
+        True
+    """
+
+    rule: Rule
+    threshold: Any
+    noise_multiplier: Any
+    groups: Any = None
+
+    def __post_init__(self) -> None:
+        """Checks the fields against each other."""
+        if not isinstance(self.rule, Rule):
+            raise TypeError(f"rule = {self.rule!r}: expected a rule of dpjax.rules")
+        self._set(
+            groups=normalised_groups(self.groups),
+            noise_multiplier=schedules.number_or_schedule(
+                "noise_multiplier", self.noise_multiplier, zero=True
+            ),
+        )
+        self._set(threshold=self._checked_threshold())
+        self._check_split(expected_batch_size=None)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the threshold adapts through a private statistic."""
+        return isinstance(self.threshold, Threshold)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the mechanism protects, or why nothing."""
+        relation = "add or remove one example"
+        if self.rule.no_bound is not None:
+            why = f"No guarantee: {self.rule.no_bound}."
+            return Guarantee(False, relation, why)
+        if not callable(self.noise_multiplier) and self.noise_multiplier == 0:
+            return Guarantee(False, relation, "No guarantee: noise_multiplier is 0, no noise.")
+        what = "the gradient and the statistic jointly" if self.adaptive else "the gradient"
+        return Guarantee(
+            True,
+            relation,
+            f"Each step releases {what} as one Gaussian of noise multiplier sigma; one example "
+            f"changes it by at most one bound, under '{relation}'.",
+        )
+
+    def sigma(self, step: Any) -> jax.Array:
+        """Returns the total, accounted noise multiplier of this step."""
+        return schedules.value_at(self.noise_multiplier, step)
+
+    def sigma_statistic(self, expected_batch_size: float | None = None) -> float | None:
+        """Returns sigma_S, resolved once from the largest sigma; None without a statistic.
+
+        Args:
+            expected_batch_size: B, for thresholds whose default noise follows it.
+        """
+        if not isinstance(self.threshold, Threshold):
+            return None
+        resolved = self._resolved_statistic(expected_batch_size)
+        if resolved is None:
+            raise ValueError(
+                f"expected_batch_size = None: expected a number, since {self.threshold!r} sets its "
+                "noise by it"
+            )
+        self._check_split(expected_batch_size)
+        return resolved
+
+    def sigma_gradient(self, step: Any, expected_batch_size: float | None = None) -> jax.Array:
+        """Returns sigma_T, the gradient's own noise multiplier at this step."""
+        return noise.sigma_gradient(self.sigma(step), self.sigma_statistic(expected_batch_size))
+
+    def thresholds_at(self, step: Any, state: Any, groups: int) -> jax.Array:
+        """Returns the threshold of each of the groups, (G,).
+
+        Args:
+            step: t.
+            state: the adaptive threshold's state; ignored otherwise.
+            groups: G, the number of groups the parameters fall into.
+        """
+        if isinstance(self.threshold, tuple):
+            if len(self.threshold) != groups:
+                raise ValueError(
+                    f"threshold has {len(self.threshold)} values: expected one for each of the "
+                    f"{groups} groups"
+                )
+            return jnp.stack([schedules.value_at(c, step) for c in self.threshold])
+        c = state.threshold if self.adaptive else schedules.value_at(self.threshold, step)
+        return jnp.full(groups, c / math.sqrt(groups), jnp.float32)
+
+    def bound(self, thresholds: jax.Array) -> jax.Array:
+        """Returns the L2 bound of one example's contribution over all groups."""
+        return jnp.sqrt(jnp.sum(jnp.square(self.rule.bound(thresholds))))
+
+    def _checked_threshold(self) -> Any:
+        threshold = self.threshold
+        if isinstance(threshold, list | tuple):
+            return self._checked_tuple(tuple(threshold))
+        if isinstance(threshold, Threshold):
+            if self.rule.no_bound is not None:
+                raise ValueError(f"threshold = {threshold!r}: {self.rule!r} takes a number only")
+            return threshold
+        return schedules.number_or_schedule("threshold", threshold)
+
+    def _checked_tuple(self, thresholds: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.groups is None:
+            raise ValueError(f"threshold = {thresholds!r}: expected one number without groups")
+        if isinstance(self.groups, labels) and self.groups.count != len(thresholds):
+            raise ValueError(
+                f"threshold = {thresholds!r}: expected {self.groups.count} values, one per group"
+            )
+        return tuple(
+            schedules.number_or_schedule(f"threshold[{i}]", c) for i, c in enumerate(thresholds)
+        )
+
+    def _resolved_statistic(self, expected_batch_size: float | None) -> float | None:
+        sigma = schedules.largest(self.noise_multiplier)
+        return self.threshold.sigma_statistic(sigma, expected_batch_size)
+
+    def _check_split(self, expected_batch_size: float | None) -> None:
+        """Refuses a statistic whose noise leaves the gradient too little of the budget."""
+        if not self.adaptive:
+            return
+        sigma_s = self._resolved_statistic(expected_batch_size)
+        sigma = schedules.largest(self.noise_multiplier)
+        # sigma_T <= 2 sigma, that is sigma^2 <= 3/4 sigma_S^2.
+        if sigma_s is not None and not sigma <= math.sqrt(0.75) * sigma_s:
+            raise ValueError(
+                f"noise_multiplier = {sigma:g} against sigma_S = {sigma_s:g} of "
+                f"{type(self.threshold).__name__}: expected at most {math.sqrt(0.75) * sigma_s:g}, "
+                "or the gradient's own noise would more than double; raise the statistic's noise "
+                "(sigma_h, sigma_b or sigma_s; its default may follow the batch size) or lower "
+                "noise_multiplier"
+            )

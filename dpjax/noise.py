@@ -1,0 +1,79 @@
+"""Gaussian noise in float32, its keys, and the split of sigma between gradient and statistic."""
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["add_gaussian", "checked_key", "sigma_gradient", "stream"]
+
+
+def checked_key(key: Any) -> jax.Array:
+    """Returns `key` as a typed threefry key, or refuses it.
+
+    Noise needs a key that somebody chose: there is no default. Other generators than threefry are
+    refused because under vmap they need not give independent draws.
+
+    >>> checked_key(None)
+    Traceback (most recent call last):
+    ...
+    TypeError: key = None: expected a JAX random key, for instance jax.random.key(seed)
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype == jnp.uint32 and key.shape[-1:] == (2,):
+        return jax.random.wrap_key_data(key, impl="threefry2x32")
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            f"key = {key!r}: expected a JAX random key, for instance jax.random.key(seed)"
+        )
+    if (name := str(jax.random.key_impl(key))) != "threefry2x32":
+        raise ValueError(f"key is of the generator {name!r}: expected 'threefry2x32'")
+    return key
+
+
+def stream(key: jax.Array, name: str) -> jax.Array:
+    """Returns the key of a named stream: sampling, initialisation, dropout, noise never share one.
+
+    >>> import jax
+    >>> root = jax.random.key(0)
+    >>> bool(stream(root, "noise/gradient") == stream(root, "noise/statistic"))
+    False
+    """
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
+    """Returns ``tree + std * N(0, I)``: independent for each leaf, drawn in float32 or wider.
+
+    Args:
+        key: the key of this one release.
+        tree: pytree of floating-point arrays.
+        std: the standard deviation of every coordinate.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    noisy = [
+        leaf + jnp.asarray(std, leaf.dtype) * _standard_normal(key, index, leaf)
+        for index, leaf in enumerate(leaves)
+    ]
+    return treedef.unflatten(noisy)
+
+
+def _standard_normal(key: jax.Array, index: int, leaf: jax.Array) -> jax.Array:
+    dtype = jnp.promote_types(leaf.dtype, jnp.float32)
+    return jax.random.normal(jax.random.fold_in(key, index), leaf.shape, dtype)
+
+
+def sigma_gradient(sigma: Any, sigma_statistic: float | None) -> jax.Array:
+    """Returns the gradient's share of a joint release with total `sigma`.
+
+    ``sigma_T = (sigma^-2 - sigma_S^-2)^(-1/2) = sigma / sqrt(1 - (sigma / sigma_S)^2)``; sigma
+    itself when there is no statistic. NaN, and so a NaN release, when sigma > sigma_S.
+
+    >>> round(float(sigma_gradient(3.0, 5.0)), 4)
+    3.75
+    """
+    sigma = jnp.asarray(sigma, jnp.float32)
+    if sigma_statistic is None:
+        return sigma
+    return sigma / jnp.sqrt(1.0 - jnp.square(sigma / sigma_statistic))

@@ -1,0 +1,58 @@
+"""Per-sample adaptive scaling clipping (DP-PSASC)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from dpjax import _checks
+from dpjax.rules.base import Rule, ratio
+
+__all__ = ["psasc"]
+
+
+@dataclass(frozen=True)
+class psasc(Rule):
+    """PSAC with a scaling coefficient s: a non-monotonous weight whose bound is c / s.
+
+    ``weight = c / (s n + r / (n + r))``, largest at ``n = sqrt(r / s) - r`` when s r <= 1, where it
+    is ``c / (2 sqrt(s r) - s r)``.
+
+    Exactly ``psasc(r, s)(g; c) = psac(s r)(s g; c / s)``, so s is a scaling of the loss. The paper
+    says that s < 1 favours small gradients; relative to the noise, which grows with the bound
+    c / s, it gives them *less* weight: the weight over the bound tends to s as n -> 0.
+
+    Args:
+        r: where the weight turns, > 0.
+        s: the scaling coefficient, in (0, 1].
+
+    Privacy:
+        Bound c / s, approached as n grows and never attained, so the noise's standard deviation is
+        sigma c / s; add-or-remove-one.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rule = psasc(r=0.5, s=0.5)
+        >>> rule.weight(jnp.array([0.0, 0.5]), 1.0).tolist(), rule.bound(1.0)
+        ([1.0, 1.3333333730697632], 2.0)
+
+    Reference: Huang et al., DP-PSASC, equation 6.
+    """
+
+    r: float = 0.01
+    s: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Checks r and s."""
+        self._set(
+            r=_checks.positive("r", self.r),
+            s=_checks.fraction("s", self.s, one=True),
+        )
+
+    def weight(self, norm: jax.Array, c: Any) -> jax.Array:
+        """Returns ``c / (s norm + r / (norm + r))``."""
+        return ratio(c, self.s * norm + self.r / (norm + self.r))
+
+    def bound(self, c: Any) -> Any:
+        """Returns ``c / s``."""
+        return c / self.s

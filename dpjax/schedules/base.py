@@ -1,0 +1,88 @@
+"""What a schedule is, and how a float-or-schedule is checked and read."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+from dpjax._record import Record
+
+__all__ = [
+    "FloatOrSchedule",
+    "Schedule",
+    "epoch_of",
+    "largest",
+    "number_or_schedule",
+    "value_at",
+]
+
+# float32 division may land just below a whole epoch; this moves it back, and moves nothing else
+# as long as an epoch has fewer than about 40,000 steps.
+_EPOCH_SLACK = 1.0 + 2.0**-22
+
+# Where the largest value of a bare callable is looked for: densely at first, then sparsely.
+_PROBED_STEPS = (*range(256), *(2**k for k in range(8, 31)))
+
+
+class Schedule(Record):
+    """A public curve ``step -> value``: frozen, comparable, serialisable, jit-able."""
+
+    role: ClassVar[str] = "schedule"
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Returns the value for the step that has `step` released steps before it."""
+        raise NotImplementedError
+
+    def largest(self) -> float:
+        """Returns the largest value over all steps; the first one, for every decay."""
+        return float(self(0))
+
+
+FloatOrSchedule: TypeAlias = float | Schedule | Callable[[Any], Any]
+
+
+def epoch_of(step: Any, steps_per_epoch: float) -> jax.Array:
+    """Returns ``floor(step / steps_per_epoch)`` as a float, right at whole epochs.
+
+    >>> [int(epoch_of(t, 60000 / 7000)) for t in (0, 8, 9, 59, 60)]
+    [0, 0, 1, 6, 7]
+    """
+    return jnp.floor(jnp.asarray(step, jnp.float32) / steps_per_epoch * _EPOCH_SLACK)
+
+
+def number_or_schedule(field: str, value: Any, *, zero: bool = False) -> FloatOrSchedule:
+    """Checks a float-or-schedule: a finite number (> 0, or >= 0 with `zero`) or a callable.
+
+    >>> number_or_schedule("threshold", -1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: threshold = -1.0: expected a finite number > 0
+    """
+    if isinstance(value, Record) and not isinstance(value, Schedule):
+        raise TypeError(f"{field} = {value!r}: expected a number or a schedule, got a {value.role}")
+    if callable(value):
+        return value
+    return _checks.non_negative(field, value) if zero else _checks.positive(field, value)
+
+
+def value_at(value: FloatOrSchedule, step: Any) -> jax.Array:
+    """Reads a float-or-schedule at `step`, as float32."""
+    return jnp.asarray(value(step) if callable(value) else value, jnp.float32)
+
+
+def largest(value: FloatOrSchedule) -> float:
+    """Returns the largest value of a float-or-schedule.
+
+    A bare callable is probed at its first 256 steps and at powers of two: enough for any curve that
+    is smooth or monotone. The accounting reads every step that ran and refuses what was missed.
+
+    >>> largest(lambda t: 2.0 / (1 + t)), largest(3.0)
+    (2.0, 3.0)
+    """
+    if isinstance(value, Schedule):
+        return value.largest()
+    if callable(value):
+        return max(float(value(step)) for step in _PROBED_STEPS)
+    return float(value)

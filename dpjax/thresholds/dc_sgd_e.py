@@ -1,0 +1,140 @@
+"""DC-SGD-E: the threshold with the least expected squared error, from a private histogram."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+from dpjax.thresholds.histogram import (
+    HistogramState,
+    checked_bins,
+    default_sigma_h,
+    midpoints,
+    norm_histogram,
+)
+
+__all__ = ["dc_sgd_e"]
+
+_CANDIDATES = 20
+_ROUNDS = 64
+_NEGATIVE = ("nonneg", "raw", "threshold")
+
+
+@dataclass(frozen=True)
+class dc_sgd_e(Threshold):
+    """Balances the noise's variance against the clipping's bias, with nothing to tune.
+
+    Statistic: a one-hot bin of [0, R]. Update, with noisy bins H, ``S' = sum_k H_k`` and midpoints
+    m_k: of the candidates ``C' = C i / 10``, i = 1..20, take the one with the least
+
+        ``error(C') = sigma_T^2 C'^2 d / B^2 + (1 / S') sum_k H_k max(m_k - C', 0)^2``
+
+    (the smaller C' of equals); if it is the first or the last candidate, repeat from there, at most
+    64 times and within [1e-8, 1e8]. Then the range: doubled when the last bin holds at least half
+    of S', halved when the upper half of the bins holds at most S'/b. While S' <= 0 both stay.
+
+    Args:
+        c0: the first threshold, > 0.
+        bins: b, >= 2.
+        sigma_h: the noise's standard deviation on each bin; None takes the paper's rule.
+        range0: the first R; None takes b.
+        negative: what the error makes of negative noisy bins, on which the paper is silent:
+            "nonneg" takes them as 0; "raw" as they are, like the authors' code; "threshold" zeroes
+            all bins below 2 sigma_H, for small batches. S' and the range always read the raw bins:
+            clipped ones would never let the range shrink.
+
+    Privacy:
+        Adding or removing one example changes one bin by one: sensitivity 1, sigma_S = sigma_H.
+        Accounted with the gradient as one Gaussian of the total sigma, which must stay below
+        sigma_H (Theorem 2). A norm that is not finite is in the last bin.
+
+    Example:
+        >>> rule = dc_sgd_e(bins=4, range0=4.0)
+        >>> context = ThresholdContext(100, 100, jnp.float32(1.0), 5.0)
+        >>> state = rule.update(rule.init(), jnp.array([0.0, 0.0, 50.0, 50.0]), context)
+        >>> round(float(state.threshold), 3), float(state.range)
+        (3.4, 8.0)
+
+    Reference: Wei et al., DC-SGD, algorithm 4.
+    """
+
+    c0: float = 1.0
+    bins: int = 20
+    sigma_h: float | None = None
+    range0: float | None = None
+    negative: str = "nonneg"
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        bins = _checks.integer("bins", self.bins, at_least=2)
+        self._set(**checked_bins(self.c0, bins, self.sigma_h, self.range0, float(bins)))
+        if self.negative not in _NEGATIVE:
+            hint = _checks.nearest(str(self.negative), _NEGATIVE)
+            raise ValueError(f"negative = {self.negative!r}: {hint}")
+
+    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
+        """Returns sigma_H."""
+        return default_sigma_h(sigma) if self.sigma_h is None else self.sigma_h
+
+    def init(self) -> HistogramState:
+        """Returns c0 and range0."""
+        return HistogramState(jnp.float32(self.c0), jnp.float32(self.range0))
+
+    def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
+        """Returns (k, bins) one-hot rows."""
+        return norm_histogram(norms, state.range, self.bins)
+
+    def update(
+        self, state: HistogramState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> HistogramState:
+        """Searches the candidates, then moves the range."""
+        total = jnp.sum(noisy_sum)
+        bins = self._bins_for_error(noisy_sum, context.sigma_statistic)
+        usable = (total > 0) & (jnp.sum(jnp.abs(bins)) > 0)
+        scale = context.sigma_gradient**2 * context.dimension / context.expected_batch_size**2
+        found = _least_error(state, bins / jnp.where(usable, total, 1.0), scale)
+        c = clamp(found, state.threshold, FLOOR, CEILING)
+        return HistogramState(
+            jnp.where(usable, c, state.threshold),
+            jnp.where(total > 0, self._moved_range(state.range, noisy_sum, total), state.range),
+        )
+
+    def _bins_for_error(self, noisy: jax.Array, sigma_h: float) -> jax.Array:
+        if self.negative == "raw":
+            return noisy
+        return jnp.where(noisy > (0.0 if self.negative == "nonneg" else 2 * sigma_h), noisy, 0.0)
+
+    def _moved_range(self, upper: jax.Array, noisy: jax.Array, total: jax.Array) -> jax.Array:
+        too_short = noisy[-1] >= total / 2
+        too_long = jnp.sum(noisy[self.bins // 2 :]) <= total / self.bins
+        factor = jnp.where(too_short, 2.0, jnp.where(too_long, 0.5, 1.0))
+        return jnp.clip(upper * factor, FLOOR, CEILING)
+
+
+def _least_error(state: HistogramState, share: jax.Array, noise_scale: jax.Array) -> jax.Array:
+    """Returns the candidate of least error, from the state's threshold on.
+
+    Args:
+        state: where the search starts.
+        share: the bins over S'.
+        noise_scale: ``sigma_T^2 d / B^2``.
+    """
+    middles = midpoints(state.range, share.shape[0])
+    steps = jnp.arange(1, _CANDIDATES + 1) / 10.0
+
+    def search(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        c, rounds, _ = carry
+        candidates = c * steps
+        excess = jnp.maximum(middles - candidates[:, None], 0.0)
+        error = noise_scale * candidates**2 + jnp.sum(share * excess**2, axis=1)
+        best = jnp.argmin(error)
+        # The index is tested, not the value: floats that should be equal often are not.
+        at_edge = (best == 0) | (best == _CANDIDATES - 1)
+        inside = jnp.clip(candidates[best], FLOOR, CEILING)
+        return inside, rounds + 1, at_edge & (inside == candidates[best])
+
+    start = (state.threshold, jnp.zeros((), jnp.int32), jnp.ones((), bool))
+    c, _, _ = jax.lax.while_loop(lambda carry: carry[2] & (carry[1] < _ROUNDS), search, start)
+    return c

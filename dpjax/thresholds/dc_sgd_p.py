@@ -1,0 +1,89 @@
+"""DC-SGD-P: a percentile of the norms, read from a private histogram."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+from dpjax.thresholds.histogram import (
+    HistogramState,
+    checked_bins,
+    default_sigma_h,
+    midpoints,
+    norm_histogram,
+)
+
+__all__ = ["dc_sgd_p"]
+
+
+@dataclass(frozen=True)
+class dc_sgd_p(Threshold):
+    """Sets C to the p-quantile of the last batch's norms.
+
+    Statistic: a one-hot bin of [0, R]. Update, with noisy bins H and ``S' = sum_k H_k``: C is the
+    middle of the first bin where the cumulative sum reaches p S' (the last bin if none does), and
+    ``R = 2 C``. While S' <= 0 both stay.
+
+    Args:
+        p: the fraction of norms to leave unclipped, in (0, 1).
+        c0: the first threshold, > 0.
+        bins: b, >= 2.
+        sigma_h: the noise's standard deviation on each bin; None takes the paper's rule
+            (`histogram.default_sigma_h`).
+        range0: the first R; None takes 2 c0, as the authors' code does (their text says 1).
+
+    Privacy:
+        Adding or removing one example changes one bin by one: sensitivity 1, sigma_S = sigma_H.
+        Accounted with the gradient as one Gaussian of the total sigma, which must stay below
+        sigma_H (Theorem 2). A norm that is not finite is in the last bin.
+
+    Example:
+        >>> rule = dc_sgd_p(p=0.5, bins=4)
+        >>> context = ThresholdContext(4, 1, jnp.float32(1.0), 5.0)
+        >>> rule.update(rule.init(), jnp.array([1.0, 2.0, 1.0, 0.0]), context)
+        HistogramState(threshold=Array(0.75, dtype=float32), range=Array(1.5, dtype=float32))
+
+    Reference: Wei et al., DC-SGD, algorithms 2 and 3.
+    """
+
+    p: float
+    c0: float = 1.0
+    bins: int = 20
+    sigma_h: float | None = None
+    range0: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        c0 = _checks.positive("c0", self.c0)
+        self._set(
+            p=_checks.fraction("p", self.p),
+            **checked_bins(c0, self.bins, self.sigma_h, self.range0, 2 * c0),
+        )
+
+    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
+        """Returns sigma_H."""
+        return default_sigma_h(sigma) if self.sigma_h is None else self.sigma_h
+
+    def init(self) -> HistogramState:
+        """Returns c0 and range0."""
+        return HistogramState(jnp.float32(self.c0), jnp.float32(self.range0))
+
+    def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
+        """Returns (k, bins) one-hot rows."""
+        return norm_histogram(norms, state.range, self.bins)
+
+    def update(
+        self, state: HistogramState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> HistogramState:
+        """Reads the percentile."""
+        total = jnp.sum(noisy_sum)
+        reached = jnp.cumsum(noisy_sum) >= self.p * total
+        first = jnp.where(jnp.any(reached), jnp.argmax(reached), self.bins - 1)
+        found = midpoints(state.range, self.bins)[first]
+        c = clamp(found, state.threshold, FLOOR, CEILING)
+        usable = total > 0
+        return HistogramState(
+            jnp.where(usable, c, state.threshold), jnp.where(usable, 2 * c, state.range)
+        )

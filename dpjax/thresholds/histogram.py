@@ -1,0 +1,66 @@
+"""The private histogram of norms that both DC-SGD thresholds read."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+
+__all__ = [
+    "HistogramState",
+    "checked_bins",
+    "default_sigma_h",
+    "midpoints",
+    "norm_histogram",
+]
+
+
+class HistogramState(NamedTuple):
+    """The threshold in use and the range [0, R] of the histogram."""
+
+    threshold: jax.Array
+    range: jax.Array
+
+
+def norm_histogram(norms: jax.Array, upper: jax.Array, bins: int) -> jax.Array:
+    """Returns each norm's bin as a one-hot row; everything from `upper` on is in the last bin.
+
+    ``index = min(bins - 1, floor(bins * n / R))``; DC-SGD prints max for min. A norm of +inf or
+    NaN is in the last bin too. One example adds exactly one to one bin: sensitivity 1.
+
+    >>> norm_histogram(jnp.array([0.0, 1.9, 9.0, jnp.inf]), jnp.float32(4.0), 2).tolist()
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    """
+    position = norms / upper * bins
+    last = bins - 1
+    index = jnp.where(position < last, position, last).astype(jnp.int32)
+    return jax.nn.one_hot(index, bins, dtype=jnp.float32)
+
+
+def midpoints(upper: jax.Array, bins: int) -> jax.Array:
+    """Returns the middle of every bin, also of the last one, which holds the outliers."""
+    return (jnp.arange(bins) + 0.5) * (upper / bins)
+
+
+def default_sigma_h(sigma: float) -> float:
+    """Returns the paper's sigma_H: 5, or 8 when 2 <= sigma <= 3, or 12 when sigma > 3.
+
+    >>> [default_sigma_h(sigma) for sigma in (1.0, 2.0, 3.5)]
+    [5.0, 8.0, 12.0]
+    """
+    if sigma < 2:
+        return 5.0
+    return 8.0 if sigma <= 3 else 12.0
+
+
+def checked_bins(
+    c0: Any, bins: Any, sigma_h: Any, range0: Any, default_range: float
+) -> dict[str, Any]:
+    """Checks the fields that both thresholds share, and fills in the range."""
+    return {
+        "c0": _checks.positive("c0", c0),
+        "bins": _checks.integer("bins", bins, at_least=2),
+        "sigma_h": None if sigma_h is None else _checks.positive("sigma_h", sigma_h),
+        "range0": _checks.positive("range0", default_range if range0 is None else range0),
+    }

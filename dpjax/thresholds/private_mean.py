@@ -1,0 +1,95 @@
+"""A threshold proportional to the private mean norm (van der Veen et al. 2018)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+
+__all__ = ["MeanState", "private_mean"]
+
+
+class MeanState(NamedTuple):
+    """The threshold in use."""
+
+    threshold: jax.Array
+
+
+@dataclass(frozen=True)
+class private_mean(Threshold):
+    """Sets C to `alpha` times the mean norm of the last batch.
+
+    Statistic: ``s_i = min(n_i, kappa C) / (kappa C)``. Update: with the noisy mean
+    ``f~ = (sum_i s_i + N(0, sigma_S^2)) / B`` clamped to at most 1,
+    ``C <- alpha kappa C f~`` clamped to [floor, ceiling]; while f~ <= 0, C stays.
+
+    Args:
+        alpha: the threshold over the mean norm, > 0.
+        kappa: where a norm is cut, in thresholds; ``alpha kappa > 1``, or C could never grow.
+        c0: the first threshold, > 0.
+        sigma_s: sigma_S, the noise's standard deviation on the sum; None takes B / 20.
+        floor: the smallest threshold, > 0.
+        ceiling: the largest threshold.
+
+    Privacy:
+        The statistic lies in [0, 1]: sensitivity 1 under add-or-remove-one. Accounted with the
+        gradient as one Gaussian of the total sigma. A norm that is not finite counts as 1.
+
+    Example:
+        >>> rule = private_mean(alpha=1.0, kappa=2.0)
+        >>> rule.statistic(jnp.array([0.5, 1.0, 9.0, jnp.inf]), rule.init())[:, 0].tolist()
+        [0.25, 0.5, 1.0, 1.0]
+
+    Reference: van der Veen et al., Three Tools for Practical Differential Privacy, 2018.
+    """
+
+    alpha: float = 1.0
+    kappa: float = 2.0
+    c0: float = 1.0
+    sigma_s: float | None = None
+    floor: float = FLOOR
+    ceiling: float = CEILING
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        self._set(
+            alpha=_checks.positive("alpha", self.alpha),
+            kappa=_checks.positive("kappa", self.kappa),
+            c0=_checks.positive("c0", self.c0),
+            floor=_checks.positive("floor", self.floor),
+            ceiling=_checks.positive("ceiling", self.ceiling),
+        )
+        _checks.ordered("floor", self.floor, "ceiling", self.ceiling)
+        if not self.alpha * self.kappa > 1:
+            raise ValueError(
+                f"alpha * kappa = {self.alpha * self.kappa!r}: expected > 1, or the threshold "
+                "could never grow"
+            )
+        if self.sigma_s is not None:
+            self._set(sigma_s=_checks.positive("sigma_s", self.sigma_s))
+
+    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
+        """Returns sigma_S."""
+        if self.sigma_s is not None:
+            return self.sigma_s
+        return None if expected_batch_size is None else expected_batch_size / 20
+
+    def init(self) -> MeanState:
+        """Returns c0."""
+        return MeanState(jnp.clip(jnp.float32(self.c0), self.floor, self.ceiling))
+
+    def statistic(self, norms: jax.Array, state: MeanState) -> jax.Array:
+        """Returns (k, 1) cut norms, as fractions of the cut."""
+        return jnp.minimum(norms / (self.kappa * state.threshold), 1.0)[:, None]
+
+    def update(
+        self, state: MeanState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> MeanState:
+        """Takes the noisy mean."""
+        mean = jnp.minimum(noisy_sum[0] / context.expected_batch_size, 1.0)
+        moved = self.alpha * self.kappa * state.threshold * mean
+        usable = jnp.where(mean > 0, moved, state.threshold)
+        return MeanState(clamp(usable, state.threshold, self.floor, self.ceiling))

@@ -1,0 +1,92 @@
+"""A threshold that follows a quantile of the norms (Andrew et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+
+__all__ = ["QuantileState", "quantile"]
+
+
+class QuantileState(NamedTuple):
+    """The threshold in use."""
+
+    threshold: jax.Array
+
+
+@dataclass(frozen=True)
+class quantile(Threshold):
+    """Moves C geometrically until a fraction `target` of the norms lies below it.
+
+    Statistic: the bit ``b_i = [n_i <= C]``, recentred to ``b_i - 1/2``. Update:
+    ``b~ = (sum_i (b_i - 1/2) + N(0, sigma_b^2)) / B + 1/2`` clamped to [0, 1], then
+    ``C <- C exp(-lr (b~ - target))`` clamped to [floor, ceiling].
+
+    Args:
+        target: the quantile, in (0, 1).
+        lr: eta_C, > 0.
+        c0: the first threshold, > 0.
+        sigma_b: the noise's standard deviation on the sum of bits; None takes B / 20.
+        floor: the smallest threshold, > 0.
+        ceiling: the largest threshold.
+
+    Privacy:
+        The recentred bit has sensitivity 1/2 under add-or-remove-one, so ``sigma_S = 2 sigma_b``.
+        Accounted with the gradient as one Gaussian of the total sigma. An example whose norm is not
+        finite counts as above. Nothing else of the norms is released.
+
+    Example:
+        >>> rule = quantile(target=0.5)
+        >>> rule.statistic(jnp.array([0.5, 1.0, 3.0, jnp.inf]), rule.init())[:, 0].tolist()
+        [0.5, 0.5, -0.5, -0.5]
+
+    Reference: Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021.
+    """
+
+    sensitivity: ClassVar[float] = 0.5
+
+    target: float
+    lr: float = 0.2
+    c0: float = 1.0
+    sigma_b: float | None = None
+    floor: float = FLOOR
+    ceiling: float = CEILING
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        self._set(
+            target=_checks.fraction("target", self.target),
+            lr=_checks.positive("lr", self.lr),
+            c0=_checks.positive("c0", self.c0),
+            floor=_checks.positive("floor", self.floor),
+            ceiling=_checks.positive("ceiling", self.ceiling),
+        )
+        _checks.ordered("floor", self.floor, "ceiling", self.ceiling)
+        if self.sigma_b is not None:
+            self._set(sigma_b=_checks.positive("sigma_b", self.sigma_b))
+
+    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
+        """Returns ``2 sigma_b``."""
+        if self.sigma_b is not None:
+            return 2 * self.sigma_b
+        return None if expected_batch_size is None else expected_batch_size / 10
+
+    def init(self) -> QuantileState:
+        """Returns c0."""
+        return QuantileState(jnp.clip(jnp.float32(self.c0), self.floor, self.ceiling))
+
+    def statistic(self, norms: jax.Array, state: QuantileState) -> jax.Array:
+        """Returns (k, 1) recentred bits."""
+        return jnp.where(norms <= state.threshold, 0.5, -0.5)[:, None]
+
+    def update(
+        self, state: QuantileState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> QuantileState:
+        """Takes one geometric step."""
+        below = jnp.clip(noisy_sum[0] / context.expected_batch_size + 0.5, 0.0, 1.0)
+        moved = state.threshold * jnp.exp(-self.lr * (below - self.target))
+        return QuantileState(clamp(moved, state.threshold, self.floor, self.ceiling))

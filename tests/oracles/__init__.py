@@ -1,0 +1,1 @@
+"""Independent float64 NumPy oracles, written from the papers and the specification alone."""
