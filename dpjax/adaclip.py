@@ -10,9 +10,9 @@ import optax
 from dpjax import _checks
 from dpjax._record import Record
 from dpjax._states import find_state
-from dpjax.gradients import PerExampleGrads, stacked_grads
+from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum, PrivatizeState, clipped_sum, privatize
+from dpjax.privatize import ClippedSum, PrivatizeState, cast_like, clipped_sum, privatize
 
 __all__ = ["AdaClipState", "adaclip"]
 
@@ -111,9 +111,7 @@ class adaclip(_PreconditionerRecord):
             mean = jax.tree.map(
                 lambda m, g: self.beta1 * m + (1 - self.beta1) * g, state.mean, released
             )
-            like = params if params is not None else getattr(updates, "like", released)
-            cast = jax.tree.map(lambda g, p: g.astype(jnp.result_type(p)), released, like)
-            return cast, AdaClipState(mean, variance, inner)
+            return cast_like(released, params, updates), AdaClipState(mean, variance, inner)
 
         return optax.GradientTransformationExtraArgs(init, update)
 
@@ -122,8 +120,7 @@ class adaclip(_PreconditionerRecord):
     ) -> ClippedSum:
         """Standardises, clips and sums a part of a batch; see `dpjax.clipped_sum`."""
         state = find_state(opt_state, AdaClipState)
-        if not isinstance(grads, PerExampleGrads):
-            grads = stacked_grads(grads, mask)
+        grads = as_per_example_grads(grads, mask)
         scale = _scale(state.variance)
         standard = grads.map(
             lambda g: jax.tree.map(lambda x, m, b: (x - m) / b, g, state.mean, scale)

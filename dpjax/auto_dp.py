@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
-from dpjax.gradients import PerExampleGrads, stacked_grads
+from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum
+from dpjax.privatize import ClippedSum, cast_like
 
 __all__ = ["AutoDpState", "auto_dp_as_printed_sum", "auto_dp_as_printed_transformation"]
 
@@ -54,19 +54,16 @@ def auto_dp_as_printed_transformation(
         step_key = jax.random.fold_in(state.key, state.step)
         std = mechanism.sigma(state.step) * total.statistic[0] / batch_size
         noisy = noise.add_gaussian(noise.stream(step_key, "noise/gradient"), total.gradient, std)
-        like = params if params is not None else getattr(updates, "like", noisy)
-        mean = jax.tree.map(
-            lambda g, p: (g / batch_size).astype(jnp.result_type(p)), noisy, like
-        )
-        return mean, AutoDpState(optax.safe_increment(state.step), state.key)
+        mean = jax.tree.map(lambda g: g / batch_size, noisy)
+        state = AutoDpState(optax.safe_increment(state.step), state.key)
+        return cast_like(mean, params, updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def auto_dp_as_printed_sum(mechanism: Mechanism, grads: Any, mask: Any = None) -> ClippedSum:
     """Returns ``(sum_i W g_i, sum_i W n_i)`` over a part of a batch."""
-    if not isinstance(grads, PerExampleGrads):
-        grads = stacked_grads(grads, mask)
+    grads = as_per_example_grads(grads, mask)
 
     def scaled(norms: jax.Array) -> tuple[jax.Array, jax.Array]:
         weights = mechanism.rule.weight(norms, 1.0)

@@ -34,11 +34,11 @@ class HistoryState(NamedTuple):
 
     Attributes:
         iterates: the parameters with a leading axis of K0, the newest first.
-        count: how many of them are there yet.
+        filled: how many of them are there yet.
     """
 
     iterates: Any
-    count: jax.Array
+    filled: jax.Array
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class inner_momentum(_MomentumRecord):
                 params,
                 state.iterates,
             )
-            return updates, HistoryState(shifted, jnp.minimum(state.count + 1, self.length))
+            return updates, HistoryState(shifted, jnp.minimum(state.filled + 1, self.length))
 
         return optax.GradientTransformationExtraArgs(init, update)
 
@@ -112,7 +112,7 @@ class inner_momentum(_MomentumRecord):
             total = loss_fn(params, *example)
             for age in range(1, self.length + 1):
                 past = jax.tree.map(lambda w, d, a=age: w[a - 1] + d, history.iterates, delta)
-                weight = jnp.where(age <= history.count, self.decay**age, 0.0)
+                weight = jnp.where(age <= history.filled, self.decay**age, 0.0)
                 total += weight.astype(total.dtype) * loss_fn(past, *example)
             return total
 

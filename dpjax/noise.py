@@ -56,7 +56,7 @@ def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
         leaf + jnp.asarray(std, leaf.dtype) * _standard_normal(key, index, leaf)
         for index, leaf in enumerate(leaves)
     ]
-    return treedef.unflatten(noisy)
+    return jax.tree.unflatten(treedef, noisy)
 
 
 def _standard_normal(key: jax.Array, index: int, leaf: jax.Array) -> jax.Array:

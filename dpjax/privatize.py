@@ -9,11 +9,11 @@ import optax
 
 from dpjax import _checks, noise
 from dpjax._states import find_state
-from dpjax.gradients import PerExampleGrads, combined_norm, group_index, stacked_grads
+from dpjax.gradients import as_per_example_grads, combined_norm, group_index
 from dpjax.mechanism import Mechanism
 from dpjax.thresholds import Threshold, ThresholdContext
 
-__all__ = ["ClippedSum", "PrivatizeState", "Released", "clipped_sum", "privatize"]
+__all__ = ["ClippedSum", "PrivatizeState", "Released", "cast_like", "clipped_sum", "privatize"]
 
 
 class Released(NamedTuple):
@@ -119,12 +119,12 @@ def privatize(
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, PrivatizeState]:
-        grads = _as_grads(updates, mask, params)
-        like = params if params is not None else getattr(grads, "like", None)
-        total = grads if isinstance(grads, ClippedSum) else clipped_sum(mechanism, grads, state)
+        total = updates
+        if not isinstance(updates, ClippedSum):
+            grads = as_per_example_grads(updates, mask, params)
+            total = clipped_sum(mechanism, grads, state)
         if axis_name is not None:
             total = jax.lax.psum(total, axis_name)
-
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
         step_key = jax.random.fold_in(state.key, state.step)
@@ -133,26 +133,27 @@ def privatize(
             total.gradient,
             released.sigma_gradient * released.bound,
         )
-        private = jax.tree.map(lambda leaf: leaf / batch_size, noisy)
-        if like is not None:
-            private = jax.tree.map(lambda leaf, p: leaf.astype(jnp.result_type(p)), private, like)
-
-        next_threshold = state.threshold
-        if isinstance(mechanism.threshold, Threshold) and sigma_s is not None:
-            statistic = noise.add_gaussian(
-                noise.stream(step_key, "noise/statistic"),
-                total.statistic,
-                sigma_s * mechanism.threshold.sensitivity,
-            )
-            context = ThresholdContext(
-                batch_size,
-                sum(leaf.size for leaf in jax.tree.leaves(total.gradient)),
-                noise.sigma_gradient(mechanism.sigma(state.step + 1), sigma_s),
-                sigma_s,
-            )
-            next_threshold = mechanism.threshold.update(state.threshold, statistic, context)
+        mean = jax.tree.map(lambda leaf: leaf / batch_size, noisy)
+        threshold = next_threshold(step_key, state, total)
         step = optax.safe_increment(state.step)
-        return private, PrivatizeState(step, state.key, next_threshold, released)
+        new_state = PrivatizeState(step, state.key, threshold, released)
+        return cast_like(mean, params, updates), new_state
+
+    def next_threshold(step_key: jax.Array, state: PrivatizeState, total: ClippedSum) -> Any:
+        if not isinstance(mechanism.threshold, Threshold) or sigma_s is None:
+            return state.threshold
+        noisy = noise.add_gaussian(
+            noise.stream(step_key, "noise/statistic"),
+            total.statistic,
+            sigma_s * mechanism.threshold.sensitivity,
+        )
+        context = ThresholdContext(
+            batch_size,
+            sum(leaf.size for leaf in jax.tree.leaves(total.gradient)),
+            noise.sigma_gradient(mechanism.sigma(state.step + 1), sigma_s),
+            sigma_s,
+        )
+        return mechanism.threshold.update(state.threshold, noisy, context)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -178,7 +179,7 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
         [1.2, 1.6]
     """
     state = find_state(opt_state, PrivatizeState)
-    grads = _as_grads(grads, mask, None)
+    grads = as_per_example_grads(grads, mask)
     groups = mechanism.groups
     index = group_index(groups, grads.like)
     thresholds = mechanism.thresholds_at(state.step, state.threshold, len(index.names))
@@ -193,12 +194,17 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
     return ClippedSum(*grads.aggregate(contribution, groups=groups))
 
 
-def _as_grads(updates: Any, mask: Any, params: Any) -> Any:
-    if isinstance(updates, PerExampleGrads | ClippedSum):
-        if mask is not None:
-            raise ValueError("mask: expected only with a plain pytree of gradients")
-        return updates
-    return stacked_grads(updates, mask, params)
+def cast_like(update: Any, params: Any, grads: Any) -> Any:
+    """Returns `update` in the parameters' dtypes, as optax optimizers expect; noise came before.
+
+    Without `params` the dtypes are those the gradients know of; a `ClippedSum` knows of none.
+    """
+    like = params if params is not None else getattr(grads, "like", None)
+    if like is None and not isinstance(grads, ClippedSum):
+        like = grads
+    if like is None:
+        return update
+    return jax.tree.map(lambda leaf, p: leaf.astype(jnp.result_type(p)), update, like)
 
 
 def _released(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks
-from dpjax.gradients import PerExampleGrads, stacked_grads
+from dpjax.gradients import as_per_example_grads
 from dpjax.momentum import _MomentumRecord
 
 __all__ = ["StoredMomentumState", "stored_momentum"]
@@ -77,11 +77,7 @@ class stored_momentum(_MomentumRecord):
             mask: Any = None,
             **_: Any,
         ) -> tuple[Any, StoredMomentumState]:
-            grads = (
-                updates
-                if isinstance(updates, PerExampleGrads)
-                else stacked_grads(updates, mask, params)
-            )
+            grads = as_per_example_grads(updates, mask, params)
             if (rows := grads.real.shape[0]) != self.dataset_size:
                 raise ValueError(
                     f"grads has {rows} rows: expected all dataset_size = {self.dataset_size}"

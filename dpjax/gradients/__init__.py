@@ -5,20 +5,17 @@ Nothing here knows of privacy. A rule needs norms and a weighted sum; an engine 
 
 from dpjax.gradients.batch_stats import refuse_batch_stats
 from dpjax.gradients.groups import GroupIndex, group_index, labels
+from dpjax.gradients.interface import PerExampleGrads
 from dpjax.gradients.norms import combined_norm
-from dpjax.gradients.per_example import (
-    PerExampleGrads,
-    per_example_grads,
-    stacked_grads,
-)
+from dpjax.gradients.per_example import as_per_example_grads, per_example_grads
 
 __all__ = [
     "GroupIndex",
     "PerExampleGrads",
+    "as_per_example_grads",
     "combined_norm",
     "group_index",
     "labels",
     "per_example_grads",
     "refuse_batch_stats",
-    "stacked_grads",
 ]

@@ -16,8 +16,13 @@ __all__ = ["ChunkGrads", "MaterialisedChunk"]
 class ChunkGrads(Protocol):
     """What an engine gives for the examples of one chunk."""
 
-    losses: jax.Array | None
-    real: jax.Array
+    @property
+    def losses(self) -> jax.Array | None:
+        """(k,) losses; None if there are none."""
+
+    @property
+    def real(self) -> jax.Array:
+        """(k,) bool, False for padding."""
 
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
@@ -49,7 +54,7 @@ class MaterialisedChunk:
             _leaf_sum(leaf, jnp.where(keep, weights[:, group], 0), keep, clean)
             for leaf, group in zip(leaves, groups.of_leaf, strict=True)
         ]
-        return treedef.unflatten(sums)
+        return jax.tree.unflatten(treedef, sums)
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
         """Applies `fn` to every example's gradient."""

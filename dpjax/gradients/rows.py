@@ -16,7 +16,7 @@ class Chunk(NamedTuple):
 
     examples: Any
     real: jax.Array
-    index: jax.Array
+    row: jax.Array
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from dpjax.gradients.rows import Chunk
 __all__ = ["vmap_engine"]
 
 
-def vmap_engine(loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, key: Any) -> Any:
+def vmap_engine(
+    loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, key: Any
+) -> MaterialisedChunk:
     """Returns ``vmap(value_and_grad(loss_fn))`` over the examples of a chunk.
 
     Args:
@@ -24,6 +26,6 @@ def vmap_engine(loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, ke
     if key is None:
         losses, grads = jax.vmap(grad_fn, in_axes=(None, 0))(params, chunk.examples)
     else:
-        keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.index)
+        keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row)
         losses, grads = jax.vmap(grad_fn, in_axes=(None, 0, 0))(params, chunk.examples, keys)
     return MaterialisedChunk(grads, losses, chunk.real)

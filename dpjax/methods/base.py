@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from dpjax import _checks, privatize
+from dpjax import _checks
 from dpjax._record import Record
 from dpjax.adaclip import adaclip
 from dpjax.auto_dp import auto_dp_as_printed_sum, auto_dp_as_printed_transformation
 from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.momentum import inner_momentum
+from dpjax.privatize import ClippedSum, clipped_sum, privatize
 from dpjax.stored_momentum import stored_momentum
 
 __all__ = ["Method"]
@@ -94,7 +95,7 @@ class Method(_MethodRecord):
         elif self.preconditioner is not None:
             private = self.preconditioner.transformation(*arguments)
         else:
-            private = privatize.privatize(*arguments)
+            private = privatize(*arguments)
         if isinstance(self.momentum, stored_momentum):
             private = self.momentum.wrap(private)
         after: list[optax.GradientTransformation] = []
@@ -104,7 +105,7 @@ class Method(_MethodRecord):
             after.append(self.momentum.remember())
         return optax.chain(private, *after) if after else private
 
-    def clipped_sum(self, grads: Any, opt_state: Any, mask: Any = None) -> privatize.ClippedSum:
+    def clipped_sum(self, grads: Any, opt_state: Any, mask: Any = None) -> ClippedSum:
         """Scales and sums a part of a logical batch, to be noised once; see `dpjax.clipped_sum`."""
         if self.mechanism.rule.no_bound is not None:
             return auto_dp_as_printed_sum(self.mechanism, grads, mask)
@@ -112,4 +113,4 @@ class Method(_MethodRecord):
             return self.preconditioner.clipped_sum(self.mechanism, grads, opt_state, mask)
         if isinstance(self.momentum, stored_momentum):
             raise ValueError(f"{self.name} takes its full batch in one part: expected tx.update")
-        return privatize.clipped_sum(self.mechanism, grads, opt_state, mask)
+        return clipped_sum(self.mechanism, grads, opt_state, mask)

@@ -11,7 +11,9 @@ from dpjax.schedules import FloatOrSchedule
 __all__ = ["du", "lin_decay", "lin_transfer", "yu", "zhang_adaptive"]
 
 
-def yu(noise_multiplier: FloatOrSchedule, steps: int, c0: float = 1.0, groups: Any = None) -> Method:
+def yu(
+    noise_multiplier: FloatOrSchedule, steps: int, c0: float = 1.0, groups: Any = None
+) -> Method:
     """Yu et al. 2019: the threshold falls to one half over the run.
 
     >>> yu(noise_multiplier=1.0, steps=100).mechanism.threshold

@@ -1,6 +1,7 @@
 """DC-SGD-E: the threshold with the least expected squared error, from a private histogram."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ __all__ = ["dc_sgd_e"]
 
 _CANDIDATES = 20
 _ROUNDS = 64
+_Search: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # C, rounds, whether at an edge
 _NEGATIVE = ("nonneg", "raw", "threshold")
 
 
@@ -124,7 +126,7 @@ def _least_error(state: HistogramState, share: jax.Array, noise_scale: jax.Array
     middles = midpoints(state.range, share.shape[0])
     steps = jnp.arange(1, _CANDIDATES + 1) / 10.0
 
-    def search(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+    def search(carry: _Search) -> _Search:
         c, rounds, _ = carry
         candidates = c * steps
         excess = jnp.maximum(middles - candidates[:, None], 0.0)
