@@ -81,8 +81,9 @@ def largest(value: FloatOrSchedule) -> float:
     >>> largest(lambda t: 2.0 / (1 + t)), largest(3.0)
     (2.0, 3.0)
     """
-    if isinstance(value, Schedule):
-        return value.largest()
-    if callable(value):
-        return max(float(value(step)) for step in _PROBED_STEPS)
-    return float(value)
+    with jax.ensure_compile_time_eval():  # a schedule is public: read it even while tracing
+        if isinstance(value, Schedule):
+            return value.largest()
+        if callable(value):
+            return max(float(value(step)) for step in _PROBED_STEPS)
+        return float(value)

@@ -1,0 +1,259 @@
+"""Every adaptive threshold against the float64 oracle, and Andrew's against published numbers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import Mechanism, noise, privatize, rules, thresholds
+from dpjax.thresholds import Threshold, ThresholdContext
+from dpjax.thresholds.global_z import GlobalZState
+from dpjax.thresholds.histogram import HistogramState
+from dpjax.thresholds.private_mean import MeanState
+from dpjax.thresholds.quantile import QuantileState
+from tests.oracles import thresholds as oracle
+from tests.oracles import trajectories
+
+FLOAT32 = 1e-5
+STATES = ((1.0, 20.0), (0.03, 0.06), (7.0, 3.0), (250.0, 160.0), (1e-5, 1.0))
+LIMITS = (1e-3, 1e3)
+# Below this share of the range, DC-SGD-E's candidates differ by less than float32 resolves.
+RESOLVED = 0.03
+RNG_NORMS = np.random.default_rng(5).lognormal(0.0, 3.0, 2000)
+NOT_FINITE = np.array([np.inf, np.inf])
+
+
+def away_from(norms: np.ndarray, edge: float) -> np.ndarray:
+    """Norms off an edge, where float32 and float64 might fall on different sides."""
+    return norms[np.abs(norms / edge - 1) > 1e-5].astype(np.float32)
+
+
+def context(b: Any = 64.0, d: Any = 10, sigma_t: Any = 1.0, sigma_s: float = 5.0) -> Any:
+    return ThresholdContext(b, d, sigma_t, sigma_s)
+
+
+@pytest.mark.parametrize(("c", "upper"), STATES)
+def test_statistics_follow_the_oracle(c: float, upper: float) -> None:
+    every = np.concatenate([RNG_NORMS, [0.0, 1e20], NOT_FINITE])
+    bits = away_from(every, c)
+    got = thresholds.quantile(target=0.3).statistic(jnp.asarray(bits), QuantileState(c))
+    np.testing.assert_array_equal(got, oracle.quantile_statistic(bits, c))
+    for tau in (1.0, 0.4):
+        bits = away_from(every, tau * c)
+        got = thresholds.global_z(tau=tau).statistic(jnp.asarray(bits), GlobalZState(c))
+        np.testing.assert_array_equal(got, oracle.global_z_statistic(bits, c, tau))
+    norms = every.astype(np.float32)
+    for alpha, kappa in ((1.0, 2.0), (0.5, 3.5)):
+        mean = thresholds.private_mean(alpha=alpha, kappa=kappa)
+        got = mean.statistic(jnp.asarray(norms), MeanState(c))
+        np.testing.assert_allclose(got, oracle.private_mean_statistic(norms, c, kappa), 1e-6)
+    for bins in (20, 7):
+        place = np.minimum(every * bins / upper, bins + 0.5)
+        keep = (np.abs(place - np.round(place)) > 1e-4 * place) | (every == 0)
+        norms = every[keep].astype(np.float32)
+        assert norms.size > 1000
+        want = oracle.histogram_statistic(norms, upper, bins)
+        for rule in (thresholds.dc_sgd_p(p=0.5, bins=bins), thresholds.dc_sgd_e(bins=bins)):
+            state = HistogramState(jnp.float32(c), jnp.float32(upper))
+            np.testing.assert_array_equal(rule.statistic(jnp.asarray(norms), state), want)
+
+
+UNGUARDED = pytest.mark.xfail(
+    reason="a NaN norm is taken as below (global_z) or makes the statistic NaN (private_mean)"
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "state", "want"),
+    [
+        (thresholds.quantile(target=0.5), QuantileState(1.0), [-0.5]),
+        (thresholds.dc_sgd_p(p=0.5, bins=3), HistogramState(1.0, 2.0), [0, 0, 1]),
+        (thresholds.dc_sgd_e(bins=3), HistogramState(1.0, 2.0), [0, 0, 1]),
+        pytest.param(thresholds.global_z(), GlobalZState(1.0), [0.5], marks=UNGUARDED),
+        pytest.param(thresholds.private_mean(), MeanState(1.0), [1.0], marks=UNGUARDED),
+    ],
+    ids=["quantile", "dc_sgd_p", "dc_sgd_e", "global_z", "private_mean"],
+)
+def test_a_norm_that_is_nan_counts_as_infinite(rule: Threshold, state: Any, want: list) -> None:
+    """The engines report +inf; a threshold called directly should not trust them to."""
+    assert rule.statistic(jnp.array([jnp.nan, jnp.inf]), state).tolist() == [want, want]
+
+
+@pytest.mark.parametrize("b", [1.0, 64.0])
+@pytest.mark.parametrize("c", [1.0, 0.03, 250.0, 1e-3, 1e3])
+def test_scalar_updates_follow_the_oracle(c: float, b: float) -> None:
+    sums = np.concatenate([np.random.default_rng(1).normal(0, b, 60), [0.0, -9 * b, 9 * b]])
+    noisy = jnp.asarray(sums.astype(np.float32))[:, None]
+    floor, ceiling = LIMITS
+
+    def updated(rule: Threshold, state: Any) -> jax.Array:
+        return jax.vmap(lambda n: rule.update(state, n, context(b)).threshold)(noisy)
+
+    for target, lr in ((0.5, 0.2), (0.9, 1.5)):
+        rule: Threshold = thresholds.quantile(target, lr, floor=floor, ceiling=ceiling)
+        got = updated(rule, QuantileState(jnp.float32(c)))
+        want = [oracle.quantile_update(c, s, b, target, lr, floor, ceiling) for s in sums]
+        np.testing.assert_allclose(got, want, FLOAT32)
+    for eta in (0.1, 0.7):
+        rule = thresholds.global_z(eta=eta, floor=floor, ceiling=ceiling)
+        got = updated(rule, GlobalZState(jnp.float32(c)))
+        want = [oracle.global_z_update(c, s, b, eta, floor, ceiling) for s in sums]
+        np.testing.assert_allclose(got, want, FLOAT32)
+    for alpha, kappa in ((1.0, 2.0), (0.5, 3.5)):
+        rule = thresholds.private_mean(alpha, kappa, floor=floor, ceiling=ceiling)
+        got = updated(rule, MeanState(jnp.float32(c)))
+        want = [oracle.private_mean_update(c, s, b, alpha, kappa, floor, ceiling) for s in sums]
+        np.testing.assert_allclose(got, want, FLOAT32)
+
+
+def histograms(seed: int, bins: int, sigma_h: float) -> np.ndarray:
+    """Noisy histograms of many shapes: full, thin, in one bin, empty; most hold negative bins."""
+    rng = np.random.default_rng(seed)
+    size = rng.choice([0, 8, 64, 256, 2000], 300)
+    shape = rng.dirichlet(np.full(bins, 0.3), 300)
+    shape[:40] = np.eye(bins)[rng.integers(0, bins, 40)]
+    counts = np.stack([rng.multinomial(n, p) for n, p in zip(size, shape, strict=True)])
+    noisy = counts + sigma_h * rng.standard_normal(counts.shape)
+    noisy = np.concatenate([noisy, np.zeros((1, bins)), np.full((1, bins), -3.0)])
+    return noisy.astype(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("bins", [20, 7])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dc_sgd_p_follows_the_oracle(p: float, bins: int) -> None:
+    rule = thresholds.dc_sgd_p(p=p, bins=bins)
+    hists = histograms(11, bins, 5.0)
+    assert (hists.sum(axis=1) <= 0).any()
+    assert (hists.min(axis=1) < 0).mean() > 0.8
+    update = jax.jit(jax.vmap(lambda c, r, h: rule.update(HistogramState(c, r), h, context())))
+    kept = 0
+    for c, upper in STATES:
+        got = update(
+            *np.broadcast_arrays(np.float32(c), np.full(len(hists), upper, np.float32)), hists
+        )
+        for i, hist in enumerate(hists):
+            want = oracle.dc_sgd_p_update(c, upper, hist, p)
+            nearby = [oracle.dc_sgd_p_update(c, upper, hist, p * (1 + e)) for e in (-1e-5, 1e-5)]
+            if all(other == want for other in nearby):
+                kept += 1
+                np.testing.assert_allclose((got.threshold[i], got.range[i]), want, FLOAT32)
+    assert kept > 0.99 * len(hists) * len(STATES)
+
+
+@pytest.mark.parametrize("sigma_h", [5.0, 12.0])
+@pytest.mark.parametrize("bins", [20, 7])
+@pytest.mark.parametrize("negative", ["nonneg", "raw", "threshold"])
+def test_dc_sgd_e_follows_the_oracle(negative: str, bins: int, sigma_h: float) -> None:
+    rule = thresholds.dc_sgd_e(negative=negative, bins=bins)
+    hists = histograms(12, bins, sigma_h)
+
+    def one(c: Any, upper: Any, hist: Any, sigma_t: Any, d: Any, b: Any) -> Any:
+        return rule.update(HistogramState(c, upper), hist, context(b, d, sigma_t, sigma_h))
+
+    update = jax.jit(jax.vmap(one))
+    rng = np.random.default_rng(13)
+    sigmas = rng.choice([0.05, 0.6, 3.0], len(hists)).astype(np.float32)
+    d = rng.choice([10, 2000, 26010], len(hists))
+    b = rng.choice([16.0, 256.0], len(hists))
+    kept = 0
+    for c, upper in STATES[:-1]:
+        full = [np.full(len(hists), v, np.float32) for v in (c, upper)]
+        got = [np.asarray(x) for x in update(*full, hists, sigmas, d, b)]
+        for i, hist in enumerate(hists):
+            args = float(sigmas[i]), int(d[i]), float(b[i]), negative, sigma_h
+            want = oracle.dc_sgd_e_update(c, upper, hist, *args)
+            # A tie of candidates, or a range on its edge, moves under a rounding of the bins.
+            shaken = [hist * (1 + 2e-5 * rng.standard_normal(bins)) for _ in range(3)]
+            if want[0] > RESOLVED * upper and all(
+                oracle.dc_sgd_e_update(c, upper, h, *args) == want for h in shaken
+            ):
+                kept += 1
+                np.testing.assert_allclose((got[0][i], got[1][i]), want, FLOAT32)
+    assert kept > 0.6 * len(hists) * len(STATES[:-1])
+
+
+@pytest.mark.xfail(reason="the error's constant part swallows what differs between candidates")
+@pytest.mark.parametrize("negative", ["nonneg", "raw"])
+@pytest.mark.parametrize("c", [1e-8, 1e-7, 1e-6])
+def test_dc_sgd_e_recovers_from_a_vanishing_threshold(c: float, negative: str) -> None:
+    rule, upper = thresholds.dc_sgd_e(negative=negative), 20.0
+    norms = np.random.default_rng(2).lognormal(1.0, 0.4, 256)
+    hist = oracle.histogram_statistic(norms, upper, 20).sum(axis=0)
+    state = HistogramState(jnp.float32(c), jnp.float32(upper))
+    got = rule.update(state, jnp.asarray(hist, jnp.float32), context(256.0, 26010, 1.0))
+    want = oracle.dc_sgd_e_update(c, upper, hist, 1.0, 26010, 256.0, negative)
+    assert want[0] > 1
+    np.testing.assert_allclose((got.threshold, got.range), want, FLOAT32)
+
+
+@pytest.mark.parametrize("sigma", [0.4, 1.0, 1.99, 2.0, 3.0, 3.01, 4.5])
+def test_the_split_of_sigma_follows_the_oracle(sigma: float) -> None:
+    for rule in (thresholds.dc_sgd_p(p=0.5), thresholds.dc_sgd_e()):
+        sigma_s = rule.sigma_statistic(sigma, None)
+        assert sigma_s == oracle.sigma_h(sigma)
+        got = float(noise.sigma_gradient(sigma, sigma_s))
+        assert got == pytest.approx(oracle.sigma_gradient(sigma, sigma_s), rel=FLOAT32)
+    # sigma_b = B / 20 on bits of sensitivity 1/2; B / 20 on a mean of sensitivity 1.
+    assert thresholds.quantile(target=0.5).sigma_statistic(sigma, 256) == 2 * 256 / 20
+    assert thresholds.global_z().sigma_statistic(sigma, 256) == 2 * 256 / 20
+    assert thresholds.private_mean().sigma_statistic(sigma, 256) == 256 / 20
+
+
+def followed(norms: np.ndarray, c0: float, target: float, rates: Any) -> list[float]:
+    """Andrew's noise-free trajectory in the library, the same norms every step."""
+    state, out = QuantileState(jnp.float32(c0)), []
+    for rate in rates:
+        rule = thresholds.quantile(target, float(rate))
+        total = rule.statistic(jnp.asarray(norms, jnp.float32), state).sum(axis=0)
+        state = rule.update(state, total, context(b=float(len(norms))))
+        out.append(float(state.threshold))
+    return out
+
+
+@pytest.mark.parametrize("published", trajectories.TF_PRIVACY_GEOMETRIC)
+def test_andrew_follows_tensorflow_privacy(published: trajectories.PublishedTrajectory) -> None:
+    """Through `privatize`: thresholds and clipped sums. Targets 0 and 1 are approached."""
+    target = min(max(published.target, 1e-9), 1 - 1e-9)
+    rule = thresholds.quantile(target, published.lr, published.c0, sigma_b=1e-20)
+    tx = privatize(Mechanism(rules.abadi(), rule, 0.0), 2, jax.random.key(0))
+    grads, params = jnp.array(published.gradients, jnp.float32)[:, None], jnp.zeros(1)
+    state = tx.init(params)
+    for c, total in zip(published.thresholds, published.clipped_sums, strict=True):
+        update, state = tx.update(grads, state, params)
+        assert 2 * float(update[0]) == pytest.approx(total, rel=FLOAT32, abs=1e-6)
+        assert float(state.threshold.threshold) == pytest.approx(c, rel=FLOAT32)
+
+
+@pytest.mark.parametrize("published", trajectories.TF_PRIVACY_CONVERGENCE)
+def test_andrew_converges_as_published(published: trajectories.PublishedConvergence) -> None:
+    for start in published.starts:
+        path = followed(np.array(published.norms), start, published.target, published.lr)
+        off = np.abs(np.array(path[published.first :]) - published.limit)
+        assert off.max() <= published.tolerance
+
+
+@pytest.mark.parametrize("published", trajectories.PFL_UPDATES)
+def test_andrew_updates_as_pfl_research(published: trajectories.PublishedUpdate) -> None:
+    rule = thresholds.quantile(published.target, published.lr)
+    noisy = jnp.array([(published.fraction - 0.5) * 100])
+    state = rule.update(QuantileState(jnp.float32(published.c)), noisy, context(b=100.0))
+    assert float(state.threshold) == pytest.approx(published.expected, rel=1e-6)
+
+
+def test_andrew_follows_the_oracles_trajectory() -> None:
+    norms = np.random.default_rng(3).lognormal(1.0, 1.0, 50)
+    want = trajectories.quantile_trajectory([norms] * 30, 0.7, 0.8, 0.3)
+    np.testing.assert_allclose(followed(norms, 0.7, 0.8, [0.3] * 30), want, FLOAT32)
+
+
+@pytest.mark.parametrize(("c0", "value"), [(1.0, 5.3), (0.2, 1.7), (9.0, 2.3), (40.0, 0.9)])
+@pytest.mark.parametrize(("target", "lr"), [(0.5, 0.2), (0.9, 0.35)])
+def test_andrew_crosses_when_the_oracle_says(
+    c0: float, value: float, target: float, lr: float
+) -> None:
+    rounds = trajectories.rounds_to_cross(c0, value, target, lr)
+    path = [c0, *followed(np.full(4, value), c0, target, [lr] * rounds)]
+    below = [c < value for c in path]
+    assert below == [c0 < value] * rounds + [c0 >= value]
