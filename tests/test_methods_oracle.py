@@ -1,0 +1,264 @@
+"""Whole steps of every method against the float64 oracle, with the same draws on both sides."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpjax import Mechanism, methods, noise, per_example_grads, privatize, rules, schedules
+from dpjax._states import find_state
+from tests.oracles import methods as oracle
+from tests.oracles import schedules as curves
+from tests.registry import METHODS
+from tests.stepping import (
+    FLOAT32,
+    LEAVES,
+    ROWS,
+    SHAPES,
+    D,
+    Stepper,
+    at_step,
+    batch,
+    close,
+    flat_of,
+    stepper,
+    tree_of,
+)
+
+SIGMA, B = 0.9, 60.0
+KEY = jax.random.key(0)
+Curve = Callable[[int], float]
+Patch = pytest.MonkeyPatch
+
+
+def always(value: float) -> Curve:
+    return lambda t: value
+
+
+# Per method: the rule, its parameters, C_t and sigma_t. An epoch has 10 steps.
+FIXED: dict[str, tuple[str, dict[str, float], Curve, Curve]] = {
+    "dp_sgd": ("abadi", {}, always(1.0), always(SIGMA)),
+    "auto_v": ("auto_v", {}, always(1.0), always(SIGMA)),
+    "auto_s": ("auto_s", {"gamma": 0.01}, always(1.0), always(SIGMA)),
+    "psac": ("psac", {"r": 0.01}, always(1.0), always(SIGMA)),
+    "psasc": ("psasc", {"r": 0.01, "s": 0.9}, always(1.0), always(SIGMA)),
+    "global_": ("global_clip", {"z": 3.0}, always(1.0), always(SIGMA)),
+    "yu": ("abadi", {}, lambda t: curves.yu_linear(t, 1.0, 100), always(SIGMA)),
+    "du": (
+        *("abadi", {}, lambda t: curves.du_decay(t, 1.0, 0.5, 100)),
+        lambda t: curves.du_noise(t, SIGMA, 2.0, 100),
+    ),
+    "lin_decay": ("abadi", {}, lambda t: curves.power_decay(t, 1.0, 0.5, 1, 10), always(SIGMA)),
+    "lin_transfer": ("abadi", {}, lambda t: curves.table(t, (1.0, 0.8), 1, 10), always(SIGMA)),
+    "zhang_adaptive": (
+        *("abadi", {}, always(1.0)),
+        lambda t: curves.geometric(t, SIGMA, 0.99, 1, 10),
+    ),
+}
+
+LIMITS = {"floor": 1e-8, "ceiling": 1e8}
+QUANTILE = {"target": 0.5, "lr": 0.2, **LIMITS}
+MEAN = {"alpha": 1.0, "kappa": 2.0, **LIMITS}
+GLOBAL = {"tau": 1.0, "eta": 0.1, **LIMITS}
+# Per method: the threshold, its parameters, its first state, the size of its statistic, sigma_S.
+ADAPTIVE: dict[str, tuple[str, dict[str, Any], dict[str, float], int, float]] = {
+    "andrew": ("quantile", QUANTILE, {"c": 1.0}, 1, 2 * B / 20),
+    "dc_sgd_p": ("dc_sgd_p", {"p": 0.5, "bins": 20}, {"c": 1.0, "R": 2.0}, 20, 5.0),
+    "dc_sgd_e": ("dc_sgd_e", {"bins": 20}, {"c": 1.0, "R": 20.0}, 20, 5.0),
+    "van_der_veen": ("private_mean", MEAN, {"c": 1.0}, 1, B / 20),
+    "global_adapt": ("global_z", GLOBAL, {"c": 1.0}, 1, 2 * B / 20),
+    "auto_dp_sgd_sound": ("private_mean", MEAN, {"c": 1.0}, 1, B / 20),
+}
+OTHERS = {"psasc_momentum", "psasc_momentum_full_batch", "adaclip", "auto_dp_sgd"}
+
+
+def auto_dp_sigma(t: int) -> float:
+    return curves.step_decay(t, SIGMA, 0.5, 10, 1, 10)
+
+
+def test_every_method_has_its_oracle() -> None:
+    assert {*FIXED, *ADAPTIVE, *OTHERS} == set(METHODS)
+
+
+def test_rows_lie_in_the_order_of_the_leaves() -> None:
+    tree = tree_of(np.arange(D))
+    assert [leaf.shape for leaf in jax.tree.leaves(tree)] == list(SHAPES)
+    assert flat_of(tree).tolist() == list(range(D))
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_and_scheduled_methods(name: str, monkeypatch: Patch) -> None:
+    rule, rule_params, c, sigma = FIXED[name]
+    run = stepper(monkeypatch, METHODS[name](SIGMA).transformation(B, KEY))
+    for t in (0, 1, 2, 3, 98, 99, 100, 101):
+        run.state = at_step(run.state, t)
+        g, mask = batch(t)
+        got = run.step(tree_of(g), mask)
+        want = oracle.fixed_rule_step(g, mask, rule, c(t), sigma(t), B, run.z_grad, **rule_params)
+        close(got, want)
+        close(run.state.released.threshold, c(t))
+        close(run.state.released.sigma, sigma(t))
+        assert run.state.step == t + 1
+
+
+@pytest.mark.parametrize("groups", [None, "per_leaf"])
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_methods(name: str, groups: str | None, monkeypatch: Patch) -> None:
+    kind, params, state, size, sigma_s = ADAPTIVE[name]
+    sigma = auto_dp_sigma if name == "auto_dp_sgd_sound" else always(SIGMA)
+    method = METHODS[name](SIGMA)
+    mechanism = method.mechanism.replace(groups=groups)
+    rule, rule_params = ("abadi", {})
+    if name == "global_adapt":
+        rule, rule_params = ("global_adapt", {"scale": 1.0})
+    tx = method.replace(mechanism=mechanism).transformation(B, KEY)
+    run = stepper(monkeypatch, tx, start=96)  # auto_dp_sgd_sound's sigma drops at step 100
+    for t in range(96, 103):
+        g, mask = batch(t)
+        got = run.step(tree_of(g), mask)
+        close(run.state.released.threshold, state["c"])
+        want, state = oracle.adaptive_step(
+            *(g, mask, rule, kind, state, sigma(t), sigma(t + 1), sigma_s, B),
+            *(run.z_grad, run.z_stat(size), params, rule_params),
+            groups=None if groups is None else LEAVES,
+        )
+        close(got, want)
+        close(run.state.threshold.threshold, state["c"])
+        if "R" in state:
+            close(run.state.threshold.range, state["R"])
+    assert state["c"] != 1.0
+
+
+def test_adaclip(monkeypatch: Patch) -> None:
+    betas_and_limits = (0.9, 0.99, 1e-5, 1e-3)
+    run = stepper(monkeypatch, METHODS["adaclip"](SIGMA).transformation(B, KEY))
+    moments = np.zeros(D), np.full(D, 1e-4)
+    for t in range(6):
+        g, mask = batch(t, scale=0.02)
+        got = run.step(tree_of(g), mask)
+        want, moments = oracle.adaclip_step(
+            g, mask, moments, SIGMA, B, run.z_grad, *betas_and_limits
+        )
+        close(got, want)
+        close(flat_of(run.state.mean), moments[0])
+        close(flat_of(run.state.variance), moments[1])
+    assert np.ptp(moments[1]) > 5e-6
+
+
+def test_auto_dp_sgd_as_printed(monkeypatch: Patch) -> None:
+    run = stepper(monkeypatch, METHODS["auto_dp_sgd"](SIGMA).transformation(B, KEY), start=98)
+    for t in range(98, 102):
+        g, mask = batch(t)
+        got = run.step(tree_of(g), mask)
+        step = oracle.auto_dp_sgd_as_printed_step
+        close(got, step(g, mask, 1.0, auto_dp_sigma(t), B, run.z_grad))
+
+
+def test_psasc_with_stored_momentum(monkeypatch: Patch) -> None:
+    run = stepper(monkeypatch, METHODS["psasc_momentum_full_batch"](SIGMA).transformation(B, KEY))
+    average = None
+    for t in range(5):
+        g, mask = batch(t)
+        got = run.step(tree_of(g), mask)
+        want, average = oracle.psasc_full_batch_momentum_step(
+            g, average, 0.5, mask, 1.0, 0.01, 0.9, SIGMA, B, run.z_grad
+        )
+        close(got, want)
+        stored = [np.asarray(m).reshape(ROWS, -1) for m in jax.tree.leaves(run.state.average)]
+        np.testing.assert_allclose(np.hstack(stored), average, FLOAT32, 1e-6)
+
+
+def quadratic(params: Any, example: Any) -> jax.Array:
+    """a |w - x|^2 / 2, whose gradient is a (w - x)."""
+    gaps = jax.tree.map(lambda w, x: jnp.sum((w - x) ** 2), params, example["x"])
+    return 0.5 * example["a"] * sum(jax.tree.leaves(gaps))
+
+
+def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
+    method = METHODS["psasc_momentum"](SIGMA)
+    tx = method.transformation(B, KEY)
+
+    def update(rows: Any, state: Any, params: Any, mask: Any) -> Any:
+        grads = per_example_grads(method.loss(quadratic, state))(params, rows, mask)
+        return tx.update(grads, state, params)
+
+    run = Stepper(monkeypatch, tx.init, update)
+    a = np.random.default_rng(7).lognormal(0, 0.5, ROWS).astype(np.float32)
+    iterates: list[np.ndarray] = []
+    outer = np.zeros(D)
+    for t in range(5):
+        x, mask = batch(t)
+        iterates = [*iterates, flat_of(run.params)][-3:]  # length 2, and the current one
+        got = run.step({"x": tree_of(x), "a": a}, mask)
+        want, outer = oracle.psasc_momentum_step(
+            *(lambda w, x=x: a[:, None] * (w - x), iterates, 0.5, 0.1, outer, mask),
+            *(1.0, 0.01, 0.9, SIGMA, B, run.z_grad),
+        )
+        close(got, want)
+        close(B * flat_of(find_state(run.state, optax.TraceState).trace), outer)
+        run.params = tree_of(flat_of(run.params) - 0.3 * got)
+
+
+BODY, HEAD, EDGES = np.arange(15), LEAVES[2], np.concatenate([LEAVES[0], LEAVES[2]])
+GROUPINGS = {
+    "per_leaf": ("per_leaf", LEAVES),
+    "prefix": ({"body": "a", "head": "b"}, (BODY, HEAD)),
+    "across": ({"body": {"bias": 0, "kernel": 1}, "head": 0}, (EDGES, LEAVES[1])),
+    "one": ({"body": "all", "head": "all"}, (np.arange(D),)),
+}
+GROUP_RULES = {
+    "abadi": (rules.abadi(), {}),
+    "auto_v": (rules.auto_v(), {}),
+    "psasc": (rules.psasc(r=0.1, s=0.6), {"r": 0.1, "s": 0.6}),
+    "global_adapt": (rules.global_adapt(scale=0.7), {"scale": 0.7}),
+}
+
+
+CASES = [
+    *((grouping, "abadi", own) for grouping in GROUPINGS for own in (False, True)),
+    *(("across", rule, rule != "auto_v") for rule in GROUP_RULES if rule != "abadi"),
+]
+
+
+@pytest.mark.parametrize(("grouping", "rule", "own"), CASES)
+def test_groups(grouping: str, rule: str, own: bool, monkeypatch: Patch) -> None:
+    groups, parts = GROUPINGS[grouping]
+    record, params = GROUP_RULES[rule]
+    c: Any = 1.3
+    if own:
+        c = (schedules.yu_linear(0.8, 4), 1.7, 0.4)[: len(parts)]
+    run = stepper(monkeypatch, privatize(Mechanism(record, c, SIGMA, groups), B, KEY))
+    for t in range(2):
+        g, mask = batch(t)
+        got = run.step(tree_of(g), mask)
+        truth = (curves.yu_linear(t, 0.8, 4), 1.7, 0.4)[: len(parts)] if own else c
+        want = oracle.fixed_rule_step(
+            g, mask, rule, truth, SIGMA, B, run.z_grad, groups=parts, **params
+        )
+        close(got, want)
+        close(run.state.released.threshold, truth)
+
+
+def test_the_draws_come_from_named_streams() -> None:
+    """Without the supplied draws: fold_in(key, t), the stream's name, the leaf's index."""
+    tx = methods.andrew(SIGMA).transformation(B, KEY)
+    params = tree_of(np.zeros(D))
+    update, state = jax.jit(tx.update)(tree_of(np.zeros((4, D))), tx.init(params), params)
+    streams = [
+        noise.stream(jax.random.fold_in(KEY, 0), f"noise/{n}") for n in ("gradient", "statistic")
+    ]
+    z_grad = [
+        jax.random.normal(jax.random.fold_in(streams[0], i), (at.size,))
+        for i, at in enumerate(LEAVES)
+    ]
+    z_stat = jax.random.normal(jax.random.fold_in(streams[1], 0), (1,))
+    want, new = oracle.adaptive_step(
+        *(np.zeros((4, D)), np.ones(4), "abadi", "quantile", {"c": 1.0}, SIGMA, SIGMA, 2 * B / 20),
+        *(B, np.concatenate(z_grad), np.asarray(z_stat), QUANTILE),
+    )
+    close(flat_of(update), want)
+    close(state.threshold.threshold, new["c"])
