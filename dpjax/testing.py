@@ -41,21 +41,12 @@ def check_rule(rule: Rule, thresholds: tuple[float, ...] = (1e-3, 1.0, 50.0)) ->
     _check_record(rule)
     norms = hostile_norms()
     for c in thresholds:
-        weights = np.asarray(rule.weight(norms, c), np.float64)
         bound = float(rule.bound(c))
         _require(math.isfinite(bound) and bound > 0, rule, f"bound({c}) is {bound}")
-        _require(bool(np.all(np.isfinite(weights))), rule, f"a weight is not finite at c = {c}")
-        _require(bool(np.all(weights >= 0)), rule, f"a weight is negative at c = {c}")
-        _require(weights[-1] == 0, rule, f"weight(inf, {c}) is {weights[-1]}, not 0")
-        length = weights[:-1] * np.asarray(norms[:-1], np.float64)
-        worst = int(np.argmax(length))
-        _require(
-            bool(length[worst] <= bound * (1 + SLACK)),
-            rule,
-            f"weight * norm is {length[worst]:.9g} at norm {norms[worst]:.6g}, beyond {bound:.9g}",
-        )
-        jitted = np.asarray(jax.jit(rule.weight)(norms, c), np.float64)
-        same = np.allclose(jitted, weights, rtol=SLACK, atol=0)
+        eager, jitted = rule.weight(norms, c), jax.jit(rule.weight)(norms, c)
+        for weights in (eager, jitted):
+            _check_weights(rule, norms, np.asarray(weights, np.float64), c, bound)
+        same = np.allclose(eager, jitted, rtol=1e-5, atol=0)
         _require(same, rule, f"jit changes a weight at c = {c}")
     _check_groups(rule)
     _check_batch_sum(rule)
@@ -115,6 +106,21 @@ def _check_record(record: Record) -> None:
     _require(frozen, record, "is no frozen dataclass")
     back = type(record).from_plain(record.to_plain())
     _require(back == record, record, "does not survive to_plain and from_plain")
+
+
+def _check_weights(
+    rule: Rule, norms: jax.Array, weights: np.ndarray, c: float, bound: float
+) -> None:
+    _require(bool(np.all(np.isfinite(weights))), rule, f"a weight is not finite at c = {c}")
+    _require(bool(np.all(weights >= 0)), rule, f"a weight is negative at c = {c}")
+    _require(weights[-1] == 0, rule, f"weight(inf, {c}) is {weights[-1]}, not 0")
+    length = weights[:-1] * np.asarray(norms[:-1], np.float64)
+    worst = int(np.argmax(length))
+    _require(
+        bool(length[worst] <= bound * (1 + SLACK)),
+        rule,
+        f"weight * norm is {length[worst]:.9g} at norm {norms[worst]:.6g}, beyond {bound:.9g}",
+    )
 
 
 def _check_groups(rule: Rule) -> None:

@@ -65,6 +65,12 @@ def at_step(state: Any, step: int) -> Any:
     )
 
 
+def quadratic(params: Any, example: Any) -> jax.Array:
+    """a |w - x|^2 / 2, whose gradient is a (w - x)."""
+    gaps = jax.tree.map(lambda w, x: jnp.sum((w - x) ** 2), params, example["x"])
+    return 0.5 * example["a"] * sum(jax.tree.leaves(gaps))
+
+
 class Stepper:
     """Runs ``update(rows, state, params, mask)``, jitted, with draws that are known afterwards."""
 

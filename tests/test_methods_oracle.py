@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -25,6 +24,7 @@ from tests.stepping import (
     batch,
     close,
     flat_of,
+    quadratic,
     stepper,
     tree_of,
 )
@@ -85,9 +85,7 @@ def test_every_method_has_its_oracle() -> None:
 
 
 def test_rows_lie_in_the_order_of_the_leaves() -> None:
-    tree = tree_of(np.arange(D))
-    assert [leaf.shape for leaf in jax.tree.leaves(tree)] == list(SHAPES)
-    assert flat_of(tree).tolist() == list(range(D))
+    assert flat_of(tree_of(np.arange(D))).tolist() == list(range(D))
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -114,7 +112,7 @@ def test_adaptive_methods(name: str, groups: str | None, monkeypatch: Patch) -> 
     mechanism = method.mechanism.replace(groups=groups)
     rule, rule_params = ("abadi", {})
     if name == "global_adapt":
-        rule, rule_params = ("global_adapt", {"scale": 1.0})
+        rule, rule_params = (name, {"scale": 1.0})
     tx = method.replace(mechanism=mechanism).transformation(B, KEY)
     run = stepper(monkeypatch, tx, start=96)  # auto_dp_sgd_sound's sigma drops at step 100
     for t in range(96, 103):
@@ -170,12 +168,6 @@ def test_psasc_with_stored_momentum(monkeypatch: Patch) -> None:
         close(got, want)
         stored = [np.asarray(m).reshape(ROWS, -1) for m in jax.tree.leaves(run.state.average)]
         np.testing.assert_allclose(np.hstack(stored), average, FLOAT32, 1e-6)
-
-
-def quadratic(params: Any, example: Any) -> jax.Array:
-    """a |w - x|^2 / 2, whose gradient is a (w - x)."""
-    gaps = jax.tree.map(lambda w, x: jnp.sum((w - x) ** 2), params, example["x"])
-    return 0.5 * example["a"] * sum(jax.tree.leaves(gaps))
 
 
 def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
@@ -245,20 +237,14 @@ def test_groups(grouping: str, rule: str, own: bool, monkeypatch: Patch) -> None
 
 def test_the_draws_come_from_named_streams() -> None:
     """Without the supplied draws: fold_in(key, t), the stream's name, the leaf's index."""
+    params, fold = tree_of(np.zeros(D)), jax.random.fold_in
     tx = methods.andrew(SIGMA).transformation(B, KEY)
-    params = tree_of(np.zeros(D))
     update, state = jax.jit(tx.update)(tree_of(np.zeros((4, D))), tx.init(params), params)
-    streams = [
-        noise.stream(jax.random.fold_in(KEY, 0), f"noise/{n}") for n in ("gradient", "statistic")
-    ]
-    z_grad = [
-        jax.random.normal(jax.random.fold_in(streams[0], i), (at.size,))
-        for i, at in enumerate(LEAVES)
-    ]
-    z_stat = jax.random.normal(jax.random.fold_in(streams[1], 0), (1,))
-    want, new = oracle.adaptive_step(
-        *(np.zeros((4, D)), np.ones(4), "abadi", "quantile", {"c": 1.0}, SIGMA, SIGMA, 2 * B / 20),
-        *(B, np.concatenate(z_grad), np.asarray(z_stat), QUANTILE),
-    )
+    stream = {n: noise.stream(fold(KEY, 0), f"noise/{n}") for n in ("gradient", "statistic")}
+    draws = [jax.random.normal(fold(stream["gradient"], i), s) for i, s in enumerate(SHAPES)]
+    z_stat = np.asarray(jax.random.normal(fold(stream["statistic"], 0), (1,)))
+    zero = np.zeros((4, D)), np.ones(4), "abadi", "quantile", {"c": 1.0}
+    sigmas = SIGMA, SIGMA, 2 * B / 20
+    want, new = oracle.adaptive_step(*zero, *sigmas, B, flat_of(draws), z_stat, QUANTILE)
     close(flat_of(update), want)
     close(state.threshold.threshold, new["c"])

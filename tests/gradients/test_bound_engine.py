@@ -117,7 +117,7 @@ KINDS = (
 def worst_excess(kind, sizes=SIZES, leaves=1, seed=0):
     """Returns the worst excess of each rule over all draws, and at which size it was."""
     rng = np.random.default_rng(seed)
-    found = {name: (-np.inf, 0) for name in RULES}
+    found = dict.fromkeys(RULES, (-np.inf, 0))
     for d in sizes:
         for _ in range(DRAWS.get(d, 4)):
             table = excess(np.asarray(kind(rng, d), np.float32), leaves).max(axis=1)

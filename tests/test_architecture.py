@@ -1,0 +1,107 @@
+"""Dependencies point downwards only, and the package imports nothing it does not declare."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import dpjax
+
+PACKAGE = Path(dpjax.__file__).parent
+
+# Each room may import the rooms before it, and its own.
+ROOMS = [
+    "_checks",
+    "_record",
+    "_states",
+    "rules",
+    "schedules",
+    "noise",
+    "gradients",
+    "thresholds",
+    "mechanism",
+    "privatize",
+    "momentum",
+    "stored_momentum",
+    "adaclip",
+    "auto_dp",
+    "methods",
+    "testing",
+]
+IMPORTS_NAME = {"scikit-learn": "sklearn"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Returns the full names of the modules a file imports, also `from dpjax import x`."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "dpjax":
+            names |= {f"dpjax.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+def files():
+    return [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+
+
+def test_every_room_is_listed():
+    assert {room(path) for path in files()} == set(ROOMS)
+
+
+def test_imports_point_downwards():
+    for path in files():
+        for name in imported(path):
+            if name.startswith("dpjax."):
+                below = name.split(".")[1]
+                assert ROOMS.index(below) <= ROOMS.index(room(path)), f"{path} imports {name}"
+
+
+def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
+    allowed = {"rules": {"_checks", "_record", "rules"}, "gradients": {"_checks", "_record"}}
+    allowed["schedules"] = {"_checks", "_record", "schedules"}
+    allowed["gradients"] |= {"gradients"}
+    for path in files():
+        if room(path) in allowed:
+            rooms = {n.split(".")[1] for n in imported(path) if n.startswith("dpjax.")}
+            assert rooms <= allowed[room(path)], path
+
+
+def test_third_party_imports_are_declared():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    declared = {line.split(">=")[0] for line in project["dependencies"]}
+    for path in files():
+        for name in imported(path):
+            top = name.split(".")[0]
+            if top not in sys.stdlib_module_names and top != "dpjax":
+                assert top in declared, f"{path} imports {top}"
+
+
+def test_public_names_exist_and_are_documented():
+    for module in [dpjax, dpjax.rules, dpjax.schedules, dpjax.thresholds, dpjax.methods]:
+        for name in module.__all__:
+            assert getattr(module, name).__doc__, f"{module.__name__}.{name}"
+
+
+def test_mechanisms_say_what_they_protect():
+    for family in (dpjax.rules.Rule, dpjax.thresholds.Threshold):
+        for cls in family.__subclasses__():
+            if cls.__module__.startswith("dpjax."):
+                assert "Privacy:" in (cls.__doc__ or ""), cls
+    assert "Privacy:" in (dpjax.Mechanism.__doc__ or "")
+    assert "Privacy:" in (dpjax.privatize.__doc__ or "")
+
+
+def test_importing_dpjax_starts_no_backend_and_warns_of_nothing():
+    code = (
+        "import dpjax, jax._src.xla_bridge as bridge; assert not bridge.backends_are_initialized()"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
