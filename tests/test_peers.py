@@ -14,7 +14,7 @@ from dpjax import Mechanism, clipped_sum, methods, per_example_grads, privatize,
 
 KEY = jax.random.key(0)
 ROWS = 32
-CLIPS = (0.05, 1.0, 1e4)
+CLIPS = (0.8, 1e4)
 # jax-privacy 2.0 calls a function that optax 0.2.8 deprecates.
 THEIR_NORM = pytest.mark.filterwarnings(
     "ignore:optax.global_norm is deprecated in favor of optax.tree.norm:DeprecationWarning"
@@ -128,7 +128,7 @@ def regression(seed: int = 4) -> tuple[Any, Any]:
 
 
 @THEIR_NORM
-@pytest.mark.parametrize(("clip", "chunk"), [(0.05, None), (1.0, None), (1.0, 5), (1e4, 5)])
+@pytest.mark.parametrize(("clip", "chunk"), [(1.0, None), (0.05, 5)])
 def test_clipping_from_the_loss_is_jax_privacy(clip: float, chunk: int | None) -> None:
     clipping = pytest.importorskip("jax_privacy.clipping")
     params, data = regression()

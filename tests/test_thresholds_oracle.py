@@ -1,5 +1,6 @@
 """Every adaptive threshold against the float64 oracle, and Andrew's against published numbers."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,8 +22,8 @@ STATES = ((1.0, 20.0), (0.03, 0.06), (7.0, 3.0), (250.0, 160.0), (1e-5, 1.0))
 LIMITS = (1e-3, 1e3)
 # Below this share of the range, DC-SGD-E's candidates differ by less than float32 resolves.
 RESOLVED = 0.03
+SETTINGS = ([0.05, 0.6, 3.0], [10, 2000, 26010], [16.0, 256.0])  # sigma_T, d, B
 RNG_NORMS = np.random.default_rng(5).lognormal(0.0, 3.0, 2000)
-NOT_FINITE = np.array([np.inf, np.inf])
 
 
 def away_from(norms: np.ndarray, edge: float) -> np.ndarray:
@@ -36,7 +37,7 @@ def context(b: Any = 64.0, d: Any = 10, sigma_t: Any = 1.0, sigma_s: float = 5.0
 
 @pytest.mark.parametrize(("c", "upper"), STATES)
 def test_statistics_follow_the_oracle(c: float, upper: float) -> None:
-    every = np.concatenate([RNG_NORMS, [0.0, 1e20], NOT_FINITE])
+    every = np.concatenate([RNG_NORMS, [0.0, 1e20, np.inf]])
     bits = away_from(every, c)
     got = thresholds.quantile(target=0.3).statistic(jnp.asarray(bits), QuantileState(c))
     np.testing.assert_array_equal(got, oracle.quantile_statistic(bits, c))
@@ -111,67 +112,62 @@ def test_scalar_updates_follow_the_oracle(c: float, b: float) -> None:
 def histograms(seed: int, bins: int, sigma_h: float) -> np.ndarray:
     """Noisy histograms of many shapes: full, thin, in one bin, empty; most hold negative bins."""
     rng = np.random.default_rng(seed)
-    size = rng.choice([0, 8, 64, 256, 2000], 300)
-    shape = rng.dirichlet(np.full(bins, 0.3), 300)
-    shape[:40] = np.eye(bins)[rng.integers(0, bins, 40)]
+    size = rng.choice([0, 8, 64, 256, 2000], 150)
+    shape = rng.dirichlet(np.full(bins, 0.3), 150)
+    shape[:30] = np.eye(bins)[rng.integers(0, bins, 30)]
     counts = np.stack([rng.multinomial(n, p) for n, p in zip(size, shape, strict=True)])
     noisy = counts + sigma_h * rng.standard_normal(counts.shape)
     noisy = np.concatenate([noisy, np.zeros((1, bins)), np.full((1, bins), -3.0)])
     return noisy.astype(np.float32).astype(np.float64)
 
 
-@pytest.mark.parametrize("bins", [20, 7])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def settled(update: Any, inputs: list, shaken: list[np.ndarray]) -> tuple[float, float]:
+    """The oracle's (C, R) where no rounding changes it; NaN at ties and on edges."""
+    want = update(*inputs)
+    return want if all(update(h, *inputs[1:]) == want for h in shaken) else (np.nan, np.nan)
+
+
+@pytest.mark.parametrize(("p", "bins"), [(0.1, 20), (0.5, 7), (0.9, 20)])
 def test_dc_sgd_p_follows_the_oracle(p: float, bins: int) -> None:
     rule = thresholds.dc_sgd_p(p=p, bins=bins)
     hists = histograms(11, bins, 5.0)
     assert (hists.sum(axis=1) <= 0).any()
     assert (hists.min(axis=1) < 0).mean() > 0.8
-    update = jax.jit(jax.vmap(lambda c, r, h: rule.update(HistogramState(c, r), h, context())))
-    kept = 0
+    update = jax.jit(jax.vmap(lambda h, s: rule.update(s, h, context()), (0, None)))
+    shake = 1 + 1e-5 * np.random.default_rng(14).standard_normal((2, bins))
     for c, upper in STATES:
-        got = update(
-            *np.broadcast_arrays(np.float32(c), np.full(len(hists), upper, np.float32)), hists
-        )
-        for i, hist in enumerate(hists):
-            want = oracle.dc_sgd_p_update(c, upper, hist, p)
-            nearby = [oracle.dc_sgd_p_update(c, upper, hist, p * (1 + e)) for e in (-1e-5, 1e-5)]
-            if all(other == want for other in nearby):
-                kept += 1
-                np.testing.assert_allclose((got.threshold[i], got.range[i]), want, FLOAT32)
-    assert kept > 0.99 * len(hists) * len(STATES)
+        got = np.stack(update(hists, HistogramState(jnp.float32(c), jnp.float32(upper))), axis=1)
+        truth = partial(oracle.dc_sgd_p_update, c, upper, p=p)
+        want = np.array([settled(truth, [h], list(h * shake)) for h in hists])
+        kept = ~np.isnan(want[:, 0])
+        assert kept.mean() > 0.97
+        np.testing.assert_allclose(got[kept], want[kept], FLOAT32)
 
 
-@pytest.mark.parametrize("sigma_h", [5.0, 12.0])
-@pytest.mark.parametrize("bins", [20, 7])
+@pytest.mark.parametrize(("bins", "sigma_h"), [(20, 5.0), (7, 12.0)])
 @pytest.mark.parametrize("negative", ["nonneg", "raw", "threshold"])
 def test_dc_sgd_e_follows_the_oracle(negative: str, bins: int, sigma_h: float) -> None:
     rule = thresholds.dc_sgd_e(negative=negative, bins=bins)
     hists = histograms(12, bins, sigma_h)
-
-    def one(c: Any, upper: Any, hist: Any, sigma_t: Any, d: Any, b: Any) -> Any:
-        return rule.update(HistogramState(c, upper), hist, context(b, d, sigma_t, sigma_h))
-
-    update = jax.jit(jax.vmap(one))
     rng = np.random.default_rng(13)
-    sigmas = rng.choice([0.05, 0.6, 3.0], len(hists)).astype(np.float32)
-    d = rng.choice([10, 2000, 26010], len(hists))
-    b = rng.choice([16.0, 256.0], len(hists))
-    kept = 0
+    settings = np.stack([rng.choice(v, len(hists)) for v in SETTINGS], axis=1)
+
+    @jax.jit
+    @jax.vmap
+    def update(hist: Any, setting: Any, state: Any) -> Any:
+        sigma_t, d, b = setting
+        return rule.update(state, hist, context(b, d, sigma_t, sigma_h))
+
+    shake = 1 + 2e-5 * rng.standard_normal((2, bins))
     for c, upper in STATES[:-1]:
-        full = [np.full(len(hists), v, np.float32) for v in (c, upper)]
-        got = [np.asarray(x) for x in update(*full, hists, sigmas, d, b)]
-        for i, hist in enumerate(hists):
-            args = float(sigmas[i]), int(d[i]), float(b[i]), negative, sigma_h
-            want = oracle.dc_sgd_e_update(c, upper, hist, *args)
-            # A tie of candidates, or a range on its edge, moves under a rounding of the bins.
-            shaken = [hist * (1 + 2e-5 * rng.standard_normal(bins)) for _ in range(3)]
-            if want[0] > RESOLVED * upper and all(
-                oracle.dc_sgd_e_update(c, upper, h, *args) == want for h in shaken
-            ):
-                kept += 1
-                np.testing.assert_allclose((got[0][i], got[1][i]), want, FLOAT32)
-    assert kept > 0.6 * len(hists) * len(STATES[:-1])
+        state = HistogramState(*(jnp.full(len(hists), v, jnp.float32) for v in (c, upper)))
+        got = np.stack(update(hists, settings, state), axis=1)
+        truth = partial(oracle.dc_sgd_e_update, c, upper, negative=negative, sigma_h=sigma_h)
+        pairs = zip(hists, settings, strict=True)
+        want = np.array([settled(truth, [h, *s], list(h * shake)) for h, s in pairs])
+        kept = want[:, 0] > RESOLVED * upper
+        assert kept.mean() > 0.4
+        np.testing.assert_allclose(got[kept], want[kept], FLOAT32)
 
 
 @pytest.mark.xfail(reason="the error's constant part swallows what differs between candidates")
