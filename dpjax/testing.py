@@ -1,6 +1,5 @@
 """The contract of rules and thresholds, as checks that a rule written elsewhere can call too."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -102,8 +101,8 @@ def _require(condition: bool, record: Record, what: str) -> None:
 
 
 def _check_record(record: Record) -> None:
-    frozen = dataclasses.is_dataclass(record) and record.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    _require(frozen, record, "is no frozen dataclass")
+    declared = getattr(type(record), "__dataclass_params__", None)
+    _require(getattr(declared, "frozen", False), record, "is no frozen dataclass")
     back = type(record).from_plain(record.to_plain())
     _require(back == record, record, "does not survive to_plain and from_plain")
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import Mechanism, methods, noise, per_example_grads, privatize, rules, schedules
+from dpjax import methods, noise, per_example_grads, schedules
 from dpjax._states import find_state
 from tests.oracles import methods as oracle
 from tests.oracles import schedules as curves
@@ -129,6 +129,22 @@ def test_adaptive_methods(name: str, groups: str | None, monkeypatch: Patch) -> 
     assert state["c"] != 1.0
 
 
+def test_dc_sgd_e_reads_the_noise_of_the_coming_step(monkeypatch: Patch) -> None:
+    sigmas, b, sigma_s = (3.0, 3.0, 0.3), 12.0, 8.0  # sigma_H = 8 follows the largest sigma
+    run = stepper(monkeypatch, methods.dc_sgd_e(schedules.table(sigmas)).transformation(b, KEY))
+    state = {"c": 1.0, "R": 20.0}
+    for t in range(2):
+        g, mask = batch(t, scale=3.0)
+        got = run.step(tree_of(g), mask)
+        given = g, mask, "abadi", "dc_sgd_e", state, sigmas[t]
+        rest = sigma_s, b, run.z_grad, run.z_stat(20), {"bins": 20}
+        _, late = oracle.adaptive_step(*given, sigmas[t], *rest)
+        want, state = oracle.adaptive_step(*given, sigmas[t + 1], *rest)
+        close(got, want)
+        close(run.state.threshold.threshold, state["c"])
+    assert state["c"] > 1.2 * late["c"]
+
+
 def test_adaclip(monkeypatch: Patch) -> None:
     betas_and_limits = (0.9, 0.99, 1e-5, 1e-3)
     run = stepper(monkeypatch, METHODS["adaclip"](SIGMA).transformation(B, KEY))
@@ -191,47 +207,6 @@ def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
         close(got, want)
         close(B * flat_of(find_state(run.state, optax.TraceState).trace), outer)
         run.params = tree_of(flat_of(run.params) - 0.3 * got)
-
-
-BODY, HEAD, EDGES = np.arange(15), LEAVES[2], np.concatenate([LEAVES[0], LEAVES[2]])
-GROUPINGS = {
-    "per_leaf": ("per_leaf", LEAVES),
-    "prefix": ({"body": "a", "head": "b"}, (BODY, HEAD)),
-    "across": ({"body": {"bias": 0, "kernel": 1}, "head": 0}, (EDGES, LEAVES[1])),
-    "one": ({"body": "all", "head": "all"}, (np.arange(D),)),
-}
-GROUP_RULES = {
-    "abadi": (rules.abadi(), {}),
-    "auto_v": (rules.auto_v(), {}),
-    "psasc": (rules.psasc(r=0.1, s=0.6), {"r": 0.1, "s": 0.6}),
-    "global_adapt": (rules.global_adapt(scale=0.7), {"scale": 0.7}),
-}
-
-
-CASES = [
-    *((grouping, "abadi", own) for grouping in ("per_leaf", "across") for own in (False, True)),
-    *(("prefix", "abadi", True), ("one", "abadi", False)),
-    *(("across", rule, rule != "auto_v") for rule in GROUP_RULES if rule != "abadi"),
-]
-
-
-@pytest.mark.parametrize(("grouping", "rule", "own"), CASES)
-def test_groups(grouping: str, rule: str, own: bool, monkeypatch: Patch) -> None:
-    groups, parts = GROUPINGS[grouping]
-    record, params = GROUP_RULES[rule]
-    c: Any = 1.3
-    if own:
-        c = (schedules.yu_linear(0.8, 4), 1.7, 0.4)[: len(parts)]
-    run = stepper(monkeypatch, privatize(Mechanism(record, c, SIGMA, groups), B, KEY))
-    for t in range(2):
-        g, mask = batch(t)
-        got = run.step(tree_of(g), mask)
-        truth = (curves.yu_linear(t, 0.8, 4), 1.7, 0.4)[: len(parts)] if own else c
-        want = oracle.fixed_rule_step(
-            g, mask, rule, truth, SIGMA, B, run.z_grad, groups=parts, **params
-        )
-        close(got, want)
-        close(run.state.released.threshold, truth)
 
 
 def test_the_draws_come_from_named_streams() -> None:

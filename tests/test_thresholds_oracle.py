@@ -78,7 +78,6 @@ UNGUARDED = pytest.mark.xfail(
     ids=["quantile", "dc_sgd_p", "dc_sgd_e", "global_z", "private_mean"],
 )
 def test_a_norm_that_is_nan_counts_as_infinite(rule: Threshold, state: Any, want: list) -> None:
-    """The engines report +inf; a threshold called directly should not trust them to."""
     assert rule.statistic(jnp.array([jnp.nan, jnp.inf]), state).tolist() == [want, want]
 
 
@@ -191,9 +190,8 @@ def test_the_split_of_sigma_follows_the_oracle(sigma: float) -> None:
         assert sigma_s == oracle.sigma_h(sigma)
         got = float(noise.sigma_gradient(sigma, sigma_s))
         assert got == pytest.approx(oracle.sigma_gradient(sigma, sigma_s), rel=FLOAT32)
-    # sigma_b = B / 20 on bits of sensitivity 1/2; B / 20 on a mean of sensitivity 1.
-    assert thresholds.quantile(target=0.5).sigma_statistic(sigma, 256) == 2 * 256 / 20
-    assert thresholds.global_z().sigma_statistic(sigma, 256) == 2 * 256 / 20
+    for bits in (thresholds.quantile(target=0.5), thresholds.global_z()):
+        assert bits.sigma_statistic(sigma, 256) == 2 * 256 / 20  # sensitivity 1/2
     assert thresholds.private_mean().sigma_statistic(sigma, 256) == 256 / 20
 
 

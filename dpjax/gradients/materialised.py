@@ -61,6 +61,7 @@ class MaterialisedChunk:
         return MaterialisedChunk(jax.vmap(fn)(self.grads), self.losses, self.real)
 
 
+@jax.jit
 def _leaf_sum(leaf: jax.Array, weights: jax.Array, keep: jax.Array, clean: jax.Array) -> jax.Array:
     wide = accumulation_dtype(leaf)
     weights = weights.astype(wide)

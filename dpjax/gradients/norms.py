@@ -1,6 +1,7 @@
 """L2 norms of gradient rows that neither overflow nor vanish."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,10 @@ def accumulation_dtype(leaf: jax.Array) -> jnp.dtype:
     return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
+# Jitted, like the other helpers that branch: an eager caller would recompile a bare cond each time.
+@partial(jax.jit, static_argnames=("group_of_leaf", "groups"))
 def row_norms(
-    leaves: Sequence[jax.Array], group_of_leaf: Sequence[int], groups: int, rows: jax.Array
+    leaves: Sequence[jax.Array], group_of_leaf: tuple[int, ...], groups: int, rows: jax.Array
 ) -> jax.Array:
     """Returns the norm of each row in each group, and +inf throughout a row that is not finite.
 
@@ -37,7 +40,7 @@ def row_norms(
 
     Example:
         >>> big = jnp.array([[1e20, 0.0], [3e-30, 4e-30], [1.0, jnp.nan]])
-        >>> [f"{n:.4g}" for n in row_norms([big], [0], 1, jnp.ones(3, bool))[:, 0]]
+        >>> [f"{n:.4g}" for n in row_norms([big], (0,), 1, jnp.ones(3, bool))[:, 0]]
         ['1e+20', '5e-30', 'inf']
     """
     wide = [leaf.reshape(leaf.shape[0], -1).astype(accumulation_dtype(leaf)) for leaf in leaves]

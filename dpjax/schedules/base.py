@@ -10,6 +10,7 @@ from dpjax import _checks
 from dpjax._record import Record
 
 __all__ = [
+    "EpochSchedule",
     "FloatOrSchedule",
     "Schedule",
     "epoch_of",
@@ -50,6 +51,24 @@ def epoch_of(step: Any, steps_per_epoch: float) -> jax.Array:
     [0, 0, 1, 6, 7]
     """
     return jnp.floor(jnp.asarray(step, jnp.float32) / steps_per_epoch * _EPOCH_SLACK)
+
+
+class EpochSchedule(Schedule):
+    """A curve that starts at `init` and changes with the epoch."""
+
+    role: ClassVar[str] = "schedule"
+
+    init: float
+    steps_per_epoch: float
+
+    def _check_epochs(self) -> None:
+        self._set(
+            init=_checks.positive("init", self.init),
+            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
+        )
+
+    def _epoch(self, step: Any) -> jax.Array:
+        return epoch_of(step, self.steps_per_epoch)
 
 
 def number_or_schedule(field: str, value: Any, *, zero: bool = False) -> FloatOrSchedule:

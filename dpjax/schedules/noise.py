@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.schedules.base import Schedule, epoch_of
+from dpjax.schedules.base import EpochSchedule
 
 __all__ = ["exponential_decay", "geometric", "step_decay", "time_decay"]
 
 
 @dataclass(frozen=True)
-class geometric(Schedule):
+class geometric(EpochSchedule):
     """Multiplies the variance by `rate` every epoch.
 
     ``init * rate ** (epoch / 2)``. The paper calls it "linear"; Zhang's Adaptive DP-SGD uses it
@@ -41,19 +41,16 @@ class geometric(Schedule):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        self._set(
-            init=_checks.positive("init", self.init),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
-            rate=_checks.fraction("rate", self.rate, one=True),
-        )
+        self._check_epochs()
+        self._set(rate=_checks.fraction("rate", self.rate, one=True))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        return self.init * jnp.float32(self.rate) ** (epoch_of(step, self.steps_per_epoch) / 2)
+        return self.init * jnp.float32(self.rate) ** (self._epoch(step) / 2)
 
 
 @dataclass(frozen=True)
-class time_decay(Schedule):
+class time_decay(EpochSchedule):
     """Divides the variance by a line in the epoch.
 
     ``init / sqrt(1 + rate * epoch)``.
@@ -77,19 +74,16 @@ class time_decay(Schedule):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        self._set(
-            init=_checks.positive("init", self.init),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
-            rate=_checks.non_negative("rate", self.rate),
-        )
+        self._check_epochs()
+        self._set(rate=_checks.non_negative("rate", self.rate))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        return self.init / jnp.sqrt(1.0 + self.rate * epoch_of(step, self.steps_per_epoch))
+        return self.init / jnp.sqrt(1.0 + self.rate * self._epoch(step))
 
 
 @dataclass(frozen=True)
-class step_decay(Schedule):
+class step_decay(EpochSchedule):
     """Multiplies the variance by `rate` every few epochs.
 
     ``init * rate ** (floor(epoch / every) / 2)``.
@@ -115,21 +109,20 @@ class step_decay(Schedule):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
+        self._check_epochs()
         self._set(
-            init=_checks.positive("init", self.init),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
             rate=_checks.fraction("rate", self.rate, one=True),
             every=_checks.integer("every", self.every, at_least=1),
         )
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        drops = jnp.floor(epoch_of(step, self.steps_per_epoch) / self.every)
+        drops = jnp.floor(self._epoch(step) / self.every)
         return self.init * jnp.float32(self.rate) ** (drops / 2)
 
 
 @dataclass(frozen=True)
-class exponential_decay(Schedule):
+class exponential_decay(EpochSchedule):
     """Lets the variance fall exponentially in the epoch.
 
     ``init * exp(-rate * epoch / 2)``.
@@ -153,12 +146,9 @@ class exponential_decay(Schedule):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        self._set(
-            init=_checks.positive("init", self.init),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
-            rate=_checks.non_negative("rate", self.rate),
-        )
+        self._check_epochs()
+        self._set(rate=_checks.non_negative("rate", self.rate))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        return self.init * jnp.exp(-self.rate * epoch_of(step, self.steps_per_epoch) / 2)
+        return self.init * jnp.exp(-self.rate * self._epoch(step) / 2)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.schedules.base import Schedule, epoch_of
+from dpjax.schedules.base import EpochSchedule, Schedule
 
 __all__ = ["du_decay", "power_decay", "yu_linear"]
 
@@ -85,7 +85,7 @@ class du_decay(Schedule):
 
 
 @dataclass(frozen=True)
-class power_decay(Schedule):
+class power_decay(EpochSchedule):
     """Falls as a power of the epoch's number, counted from 1.
 
     ``init / (epoch + 1) ** exponent`` with ``epoch = floor(t / steps_per_epoch)``.
@@ -109,12 +109,9 @@ class power_decay(Schedule):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        self._set(
-            init=_checks.positive("init", self.init),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
-            exponent=_checks.positive("exponent", self.exponent),
-        )
+        self._check_epochs()
+        self._set(exponent=_checks.positive("exponent", self.exponent))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        return self.init / (epoch_of(step, self.steps_per_epoch) + 1.0) ** self.exponent
+        return self.init / (self._epoch(step) + 1.0) ** self.exponent

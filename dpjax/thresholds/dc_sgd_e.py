@@ -7,14 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
-from dpjax.thresholds.histogram import (
-    HistogramState,
-    checked_bins,
-    default_sigma_h,
-    midpoints,
-    norm_histogram,
-)
+from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext, clamp
+from dpjax.thresholds.histogram import HistogramState, HistogramThreshold, midpoints
 
 __all__ = ["dc_sgd_e"]
 
@@ -25,7 +19,7 @@ _NEGATIVE = ("nonneg", "raw", "threshold")
 
 
 @dataclass(frozen=True)
-class dc_sgd_e(Threshold):
+class dc_sgd_e(HistogramThreshold):
     """Balances the noise's variance against the clipping's bias, with nothing to tune.
 
     Statistic: a one-hot bin of [0, R]. Update, with noisy bins H, ``S' = sum_k H_k`` and midpoints
@@ -70,23 +64,10 @@ class dc_sgd_e(Threshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        bins = _checks.integer("bins", self.bins, at_least=2)
-        self._set(**checked_bins(self.c0, bins, self.sigma_h, self.range0, float(bins)))
+        self._check_histogram(lambda _, bins: float(bins))
         if self.negative not in _NEGATIVE:
             hint = _checks.nearest(str(self.negative), _NEGATIVE)
             raise ValueError(f"negative = {self.negative!r}: {hint}")
-
-    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
-        """Returns sigma_H."""
-        return default_sigma_h(sigma) if self.sigma_h is None else self.sigma_h
-
-    def init(self) -> HistogramState:
-        """Returns c0 and range0."""
-        return HistogramState(jnp.float32(self.c0), jnp.float32(self.range0))
-
-    def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
-        """Returns (k, bins) one-hot rows."""
-        return norm_histogram(norms, state.range, self.bins)
 
     def update(
         self, state: HistogramState, noisy_sum: jax.Array, context: ThresholdContext
@@ -115,6 +96,7 @@ class dc_sgd_e(Threshold):
         return jnp.clip(upper * factor, FLOOR, CEILING)
 
 
+@jax.jit
 def _least_error(state: HistogramState, share: jax.Array, noise_scale: jax.Array) -> jax.Array:
     """Returns the candidate of least error, from the state's threshold on.
 

@@ -6,20 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
-from dpjax.thresholds.histogram import (
-    HistogramState,
-    checked_bins,
-    default_sigma_h,
-    midpoints,
-    norm_histogram,
-)
+from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext, clamp
+from dpjax.thresholds.histogram import HistogramState, HistogramThreshold, midpoints
 
 __all__ = ["dc_sgd_p"]
 
 
 @dataclass(frozen=True)
-class dc_sgd_p(Threshold):
+class dc_sgd_p(HistogramThreshold):
     """Sets C to the p-quantile of the last batch's norms.
 
     Statistic: a one-hot bin of [0, R]. Update, with noisy bins H and ``S' = sum_k H_k``: C is the
@@ -56,23 +50,8 @@ class dc_sgd_p(Threshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        c0 = _checks.positive("c0", self.c0)
-        self._set(
-            p=_checks.fraction("p", self.p),
-            **checked_bins(c0, self.bins, self.sigma_h, self.range0, 2 * c0),
-        )
-
-    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
-        """Returns sigma_H."""
-        return default_sigma_h(sigma) if self.sigma_h is None else self.sigma_h
-
-    def init(self) -> HistogramState:
-        """Returns c0 and range0."""
-        return HistogramState(jnp.float32(self.c0), jnp.float32(self.range0))
-
-    def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
-        """Returns (k, bins) one-hot rows."""
-        return norm_histogram(norms, state.range, self.bins)
+        self._check_histogram(lambda c0, _: 2 * c0)
+        self._set(p=_checks.fraction("p", self.p))
 
     def update(
         self, state: HistogramState, noisy_sum: jax.Array, context: ThresholdContext

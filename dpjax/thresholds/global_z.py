@@ -1,25 +1,19 @@
 """Global-Adapt's z, which grows while gradients exceed it (Esipova et al. 2023)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext
+from dpjax.thresholds.scalar import BitThreshold, ScalarState
 
-__all__ = ["GlobalZState", "global_z"]
-
-
-class GlobalZState(NamedTuple):
-    """The z in use."""
-
-    threshold: jax.Array
+__all__ = ["global_z"]
 
 
 @dataclass(frozen=True)
-class global_z(Threshold):
+class global_z(BitThreshold):
     """Moves z so that about a fraction `eta` of the norms lies above ``tau z``.
 
     Statistic: the bit ``[n_i > tau z]``, recentred by 1/2. Update: with the noisy fraction f~,
@@ -47,8 +41,6 @@ class global_z(Threshold):
     2023, algorithm 1.
     """
 
-    sensitivity: ClassVar[float] = 0.5
-
     tau: float = 1.0
     eta: float = 0.1
     c0: float = 1.0
@@ -58,35 +50,18 @@ class global_z(Threshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
+        self._check_bit()
         self._set(
-            tau=_checks.fraction("tau", self.tau, one=True),
-            eta=_checks.fraction("eta", self.eta),
-            c0=_checks.positive("c0", self.c0),
-            floor=_checks.positive("floor", self.floor),
-            ceiling=_checks.positive("ceiling", self.ceiling),
+            tau=_checks.fraction("tau", self.tau, one=True), eta=_checks.fraction("eta", self.eta)
         )
-        _checks.ordered("floor", self.floor, "ceiling", self.ceiling)
-        if self.sigma_b is not None:
-            self._set(sigma_b=_checks.positive("sigma_b", self.sigma_b))
 
-    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
-        """Returns ``2 sigma_b``."""
-        if self.sigma_b is not None:
-            return 2 * self.sigma_b
-        return None if expected_batch_size is None else expected_batch_size / 10
-
-    def init(self) -> GlobalZState:
-        """Returns c0."""
-        return GlobalZState(jnp.clip(jnp.float32(self.c0), self.floor, self.ceiling))
-
-    def statistic(self, norms: jax.Array, state: GlobalZState) -> jax.Array:
+    def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
         """Returns (k, 1) recentred bits."""
-        return jnp.where(norms > self.tau * state.threshold, 0.5, -0.5)[:, None]
+        return self._bits(norms > self.tau * state.threshold)
 
     def update(
-        self, state: GlobalZState, noisy_sum: jax.Array, context: ThresholdContext
-    ) -> GlobalZState:
+        self, state: ScalarState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> ScalarState:
         """Takes one geometric step."""
-        above = jnp.clip(noisy_sum[0] / context.expected_batch_size + 0.5, 0.0, 1.0)
-        moved = state.threshold * jnp.exp(above - self.eta)
-        return GlobalZState(clamp(moved, state.threshold, self.floor, self.ceiling))
+        above = self._fraction(noisy_sum, context)
+        return self._moved(state, state.threshold * jnp.exp(above - self.eta))

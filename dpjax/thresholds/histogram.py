@@ -1,15 +1,17 @@
 """The private histogram of norms that both DC-SGD thresholds read."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
+from dpjax.thresholds.base import Threshold
 
 __all__ = [
     "HistogramState",
-    "checked_bins",
+    "HistogramThreshold",
     "default_sigma_h",
     "midpoints",
     "norm_histogram",
@@ -54,13 +56,32 @@ def default_sigma_h(sigma: float) -> float:
     return 8.0 if sigma <= 3 else 12.0
 
 
-def checked_bins(
-    c0: Any, bins: Any, sigma_h: Any, range0: Any, default_range: float
-) -> dict[str, Any]:
-    """Checks the fields that both thresholds share, and fills in the range."""
-    return {
-        "c0": _checks.positive("c0", c0),
-        "bins": _checks.integer("bins", bins, at_least=2),
-        "sigma_h": None if sigma_h is None else _checks.positive("sigma_h", sigma_h),
-        "range0": _checks.positive("range0", default_range if range0 is None else range0),
-    }
+class HistogramThreshold(Threshold):
+    """A threshold that reads a private histogram of `bins` bins on [0, R]."""
+
+    role: ClassVar[str] = "threshold"
+
+    c0: float
+    bins: int
+    sigma_h: float | None
+    range0: float | None
+
+    def _check_histogram(self, default_range: Callable[[float, int], float]) -> None:
+        c0 = _checks.positive("c0", self.c0)
+        bins = _checks.integer("bins", self.bins, at_least=2)
+        range0 = default_range(c0, bins) if self.range0 is None else self.range0
+        self._set(c0=c0, bins=bins, range0=_checks.positive("range0", range0))
+        if self.sigma_h is not None:
+            self._set(sigma_h=_checks.positive("sigma_h", self.sigma_h))
+
+    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
+        """Returns sigma_H."""
+        return default_sigma_h(sigma) if self.sigma_h is None else self.sigma_h
+
+    def init(self) -> HistogramState:
+        """Returns c0 and range0."""
+        return HistogramState(jnp.float32(self.c0), jnp.float32(self.range0))
+
+    def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
+        """Returns (k, bins) one-hot rows."""
+        return norm_histogram(norms, state.range, self.bins)

@@ -1,25 +1,19 @@
 """A threshold proportional to the private mean norm (van der Veen et al. 2018)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext
+from dpjax.thresholds.scalar import ScalarState, ScalarThreshold
 
-__all__ = ["MeanState", "private_mean"]
-
-
-class MeanState(NamedTuple):
-    """The threshold in use."""
-
-    threshold: jax.Array
+__all__ = ["private_mean"]
 
 
 @dataclass(frozen=True)
-class private_mean(Threshold):
+class private_mean(ScalarThreshold):
     """Sets C to `alpha` times the mean norm of the last batch.
 
     Statistic: ``s_i = min(n_i, kappa C) / (kappa C)``. Update: with the noisy mean
@@ -55,14 +49,10 @@ class private_mean(Threshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
+        self._check_limits()
         self._set(
-            alpha=_checks.positive("alpha", self.alpha),
-            kappa=_checks.positive("kappa", self.kappa),
-            c0=_checks.positive("c0", self.c0),
-            floor=_checks.positive("floor", self.floor),
-            ceiling=_checks.positive("ceiling", self.ceiling),
+            alpha=_checks.positive("alpha", self.alpha), kappa=_checks.positive("kappa", self.kappa)
         )
-        _checks.ordered("floor", self.floor, "ceiling", self.ceiling)
         if not self.alpha * self.kappa > 1:
             raise ValueError(
                 f"alpha * kappa = {self.alpha * self.kappa!r}: expected > 1, or the threshold "
@@ -77,19 +67,14 @@ class private_mean(Threshold):
             return self.sigma_s
         return None if expected_batch_size is None else expected_batch_size / 20
 
-    def init(self) -> MeanState:
-        """Returns c0."""
-        return MeanState(jnp.clip(jnp.float32(self.c0), self.floor, self.ceiling))
-
-    def statistic(self, norms: jax.Array, state: MeanState) -> jax.Array:
+    def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
         """Returns (k, 1) cut norms, as fractions of the cut."""
         return jnp.minimum(norms / (self.kappa * state.threshold), 1.0)[:, None]
 
     def update(
-        self, state: MeanState, noisy_sum: jax.Array, context: ThresholdContext
-    ) -> MeanState:
+        self, state: ScalarState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> ScalarState:
         """Takes the noisy mean."""
         mean = jnp.minimum(noisy_sum[0] / context.expected_batch_size, 1.0)
         moved = self.alpha * self.kappa * state.threshold * mean
-        usable = jnp.where(mean > 0, moved, state.threshold)
-        return MeanState(clamp(usable, state.threshold, self.floor, self.ceiling))
+        return self._moved(state, jnp.where(mean > 0, moved, state.threshold))

@@ -1,25 +1,19 @@
 """A threshold that follows a quantile of the norms (Andrew et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, Threshold, ThresholdContext, clamp
+from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext
+from dpjax.thresholds.scalar import BitThreshold, ScalarState
 
-__all__ = ["QuantileState", "quantile"]
-
-
-class QuantileState(NamedTuple):
-    """The threshold in use."""
-
-    threshold: jax.Array
+__all__ = ["quantile"]
 
 
 @dataclass(frozen=True)
-class quantile(Threshold):
+class quantile(BitThreshold):
     """Moves C geometrically until a fraction `target` of the norms lies below it.
 
     Statistic: the bit ``b_i = [n_i <= C]``, recentred to ``b_i - 1/2``. Update:
@@ -47,8 +41,6 @@ class quantile(Threshold):
     Reference: Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021.
     """
 
-    sensitivity: ClassVar[float] = 0.5
-
     target: float
     lr: float = 0.2
     c0: float = 1.0
@@ -58,35 +50,18 @@ class quantile(Threshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
+        self._check_bit()
         self._set(
-            target=_checks.fraction("target", self.target),
-            lr=_checks.positive("lr", self.lr),
-            c0=_checks.positive("c0", self.c0),
-            floor=_checks.positive("floor", self.floor),
-            ceiling=_checks.positive("ceiling", self.ceiling),
+            target=_checks.fraction("target", self.target), lr=_checks.positive("lr", self.lr)
         )
-        _checks.ordered("floor", self.floor, "ceiling", self.ceiling)
-        if self.sigma_b is not None:
-            self._set(sigma_b=_checks.positive("sigma_b", self.sigma_b))
 
-    def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
-        """Returns ``2 sigma_b``."""
-        if self.sigma_b is not None:
-            return 2 * self.sigma_b
-        return None if expected_batch_size is None else expected_batch_size / 10
-
-    def init(self) -> QuantileState:
-        """Returns c0."""
-        return QuantileState(jnp.clip(jnp.float32(self.c0), self.floor, self.ceiling))
-
-    def statistic(self, norms: jax.Array, state: QuantileState) -> jax.Array:
+    def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
         """Returns (k, 1) recentred bits."""
-        return jnp.where(norms <= state.threshold, 0.5, -0.5)[:, None]
+        return self._bits(norms <= state.threshold)
 
     def update(
-        self, state: QuantileState, noisy_sum: jax.Array, context: ThresholdContext
-    ) -> QuantileState:
+        self, state: ScalarState, noisy_sum: jax.Array, context: ThresholdContext
+    ) -> ScalarState:
         """Takes one geometric step."""
-        below = jnp.clip(noisy_sum[0] / context.expected_batch_size + 0.5, 0.0, 1.0)
-        moved = state.threshold * jnp.exp(-self.lr * (below - self.target))
-        return QuantileState(clamp(moved, state.threshold, self.floor, self.ceiling))
+        below = self._fraction(noisy_sum, context)
+        return self._moved(state, state.threshold * jnp.exp(-self.lr * (below - self.target)))
