@@ -41,7 +41,7 @@ def auto_dp_as_printed_transformation(
 
     def init(params: Any) -> AutoDpState:
         del params
-        return AutoDpState(jnp.zeros((), jnp.int32), root)
+        return AutoDpState(jnp.zeros((), jnp.int32), jnp.copy(root))
 
     def update(
         updates: Any, state: AutoDpState, params: Any = None, *, mask: Any = None, **_: Any

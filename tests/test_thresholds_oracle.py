@@ -10,18 +10,12 @@ import pytest
 
 from dpjax import Mechanism, noise, privatize, rules, thresholds
 from dpjax.thresholds import Threshold, ThresholdContext
-from dpjax.thresholds.global_z import GlobalZState
-from dpjax.thresholds.histogram import HistogramState
-from dpjax.thresholds.private_mean import MeanState
-from dpjax.thresholds.quantile import QuantileState
 from tests.oracles import thresholds as oracle
 from tests.oracles import trajectories
 
 FLOAT32 = 1e-5
 STATES = ((1.0, 20.0), (0.03, 0.06), (7.0, 3.0), (250.0, 160.0), (1e-5, 1.0))
-LIMITS = (1e-3, 1e3)
-# Below this share of the range, DC-SGD-E's candidates differ by less than float32 resolves.
-RESOLVED = 0.03
+FLOOR, CEILING = 1e-3, 1e3
 SETTINGS = ([0.05, 0.6, 3.0], [10, 2000, 26010], [16.0, 256.0])  # sigma_T, d, B
 RNG_NORMS = np.random.default_rng(5).lognormal(0.0, 3.0, 2000)
 
@@ -29,6 +23,12 @@ RNG_NORMS = np.random.default_rng(5).lognormal(0.0, 3.0, 2000)
 def away_from(norms: np.ndarray, edge: float) -> np.ndarray:
     """Norms off an edge, where float32 and float64 might fall on different sides."""
     return norms[np.abs(norms / edge - 1) > 1e-5].astype(np.float32)
+
+
+def at(rule: Threshold, c: Any, upper: Any = None) -> Any:
+    """The rule's state with this threshold, and this range if it has one."""
+    found = {"threshold": c} if upper is None else {"threshold": c, "range": upper}
+    return rule.init()._replace(**{name: jnp.asarray(v, jnp.float32) for name, v in found.items()})
 
 
 def context(b: Any = 64.0, d: Any = 10, sigma_t: Any = 1.0, sigma_s: float = 5.0) -> Any:
@@ -39,46 +39,41 @@ def context(b: Any = 64.0, d: Any = 10, sigma_t: Any = 1.0, sigma_s: float = 5.0
 def test_statistics_follow_the_oracle(c: float, upper: float) -> None:
     every = np.concatenate([RNG_NORMS, [0.0, 1e20, np.inf]])
     bits = away_from(every, c)
-    got = thresholds.quantile(target=0.3).statistic(jnp.asarray(bits), QuantileState(c))
+    rule: Threshold = thresholds.quantile(target=0.3)
+    got = rule.statistic(jnp.asarray(bits), at(rule, c))
     np.testing.assert_array_equal(got, oracle.quantile_statistic(bits, c))
     for tau in (1.0, 0.4):
         bits = away_from(every, tau * c)
-        got = thresholds.global_z(tau=tau).statistic(jnp.asarray(bits), GlobalZState(c))
+        rule = thresholds.global_z(tau=tau)
+        got = rule.statistic(jnp.asarray(bits), at(rule, c))
         np.testing.assert_array_equal(got, oracle.global_z_statistic(bits, c, tau))
     norms = every.astype(np.float32)
     for alpha, kappa in ((1.0, 2.0), (0.5, 3.5)):
-        mean = thresholds.private_mean(alpha=alpha, kappa=kappa)
-        got = mean.statistic(jnp.asarray(norms), MeanState(c))
+        rule = thresholds.private_mean(alpha=alpha, kappa=kappa)
+        got = rule.statistic(jnp.asarray(norms), at(rule, c))
         np.testing.assert_allclose(got, oracle.private_mean_statistic(norms, c, kappa), 1e-6)
     for bins in (20, 7):
         place = np.minimum(every * bins / upper, bins + 0.5)
         keep = (np.abs(place - np.round(place)) > 1e-4 * place) | (every == 0)
         norms = every[keep].astype(np.float32)
-        assert norms.size > 1000
         want = oracle.histogram_statistic(norms, upper, bins)
         for rule in (thresholds.dc_sgd_p(p=0.5, bins=bins), thresholds.dc_sgd_e(bins=bins)):
-            state = HistogramState(jnp.float32(c), jnp.float32(upper))
-            np.testing.assert_array_equal(rule.statistic(jnp.asarray(norms), state), want)
-
-
-UNGUARDED = pytest.mark.xfail(
-    reason="a NaN norm is taken as below (global_z) or makes the statistic NaN (private_mean)"
-)
+            got = rule.statistic(jnp.asarray(norms), at(rule, c, upper))
+            np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize(
-    ("rule", "state", "want"),
+    ("rule", "want"),
     [
-        (thresholds.quantile(target=0.5), QuantileState(1.0), [-0.5]),
-        (thresholds.dc_sgd_p(p=0.5, bins=3), HistogramState(1.0, 2.0), [0, 0, 1]),
-        (thresholds.dc_sgd_e(bins=3), HistogramState(1.0, 2.0), [0, 0, 1]),
-        pytest.param(thresholds.global_z(), GlobalZState(1.0), [0.5], marks=UNGUARDED),
-        pytest.param(thresholds.private_mean(), MeanState(1.0), [1.0], marks=UNGUARDED),
+        (thresholds.quantile(target=0.5), [-0.5]),
+        (thresholds.dc_sgd_p(p=0.5, bins=3), [0, 0, 1]),
+        (thresholds.dc_sgd_e(bins=3), [0, 0, 1]),
+        (thresholds.global_z(), [0.5]),
+        (thresholds.private_mean(), [1.0]),
     ],
-    ids=["quantile", "dc_sgd_p", "dc_sgd_e", "global_z", "private_mean"],
 )
-def test_a_norm_that_is_nan_counts_as_infinite(rule: Threshold, state: Any, want: list) -> None:
-    assert rule.statistic(jnp.array([jnp.nan, jnp.inf]), state).tolist() == [want, want]
+def test_a_norm_that_is_nan_counts_as_infinite(rule: Threshold, want: list) -> None:
+    assert rule.statistic(jnp.array([jnp.nan, jnp.inf]), rule.init()).tolist() == [want] * 2
 
 
 @pytest.mark.parametrize("b", [1.0, 64.0])
@@ -86,25 +81,24 @@ def test_a_norm_that_is_nan_counts_as_infinite(rule: Threshold, state: Any, want
 def test_scalar_updates_follow_the_oracle(c: float, b: float) -> None:
     sums = np.concatenate([np.random.default_rng(1).normal(0, b, 60), [0.0, -9 * b, 9 * b]])
     noisy = jnp.asarray(sums.astype(np.float32))[:, None]
-    floor, ceiling = LIMITS
 
-    def updated(rule: Threshold, state: Any) -> jax.Array:
-        return jax.vmap(lambda n: rule.update(state, n, context(b)).threshold)(noisy)
+    def updated(rule: Threshold) -> jax.Array:
+        return jax.vmap(lambda n: rule.update(at(rule, c), n, context(b)).threshold)(noisy)
 
     for target, lr in ((0.5, 0.2), (0.9, 1.5)):
-        rule: Threshold = thresholds.quantile(target, lr, floor=floor, ceiling=ceiling)
-        got = updated(rule, QuantileState(jnp.float32(c)))
-        want = [oracle.quantile_update(c, s, b, target, lr, floor, ceiling) for s in sums]
+        rule: Threshold = thresholds.quantile(target, lr, floor=FLOOR, ceiling=CEILING)
+        got = updated(rule)
+        want = [oracle.quantile_update(c, s, b, target, lr, FLOOR, CEILING) for s in sums]
         np.testing.assert_allclose(got, want, FLOAT32)
     for eta in (0.1, 0.7):
-        rule = thresholds.global_z(eta=eta, floor=floor, ceiling=ceiling)
-        got = updated(rule, GlobalZState(jnp.float32(c)))
-        want = [oracle.global_z_update(c, s, b, eta, floor, ceiling) for s in sums]
+        rule = thresholds.global_z(eta=eta, floor=FLOOR, ceiling=CEILING)
+        got = updated(rule)
+        want = [oracle.global_z_update(c, s, b, eta, FLOOR, CEILING) for s in sums]
         np.testing.assert_allclose(got, want, FLOAT32)
     for alpha, kappa in ((1.0, 2.0), (0.5, 3.5)):
-        rule = thresholds.private_mean(alpha, kappa, floor=floor, ceiling=ceiling)
-        got = updated(rule, MeanState(jnp.float32(c)))
-        want = [oracle.private_mean_update(c, s, b, alpha, kappa, floor, ceiling) for s in sums]
+        rule = thresholds.private_mean(alpha, kappa, floor=FLOOR, ceiling=CEILING)
+        got = updated(rule)
+        want = [oracle.private_mean_update(c, s, b, alpha, kappa, FLOOR, CEILING) for s in sums]
         np.testing.assert_allclose(got, want, FLOAT32)
 
 
@@ -135,7 +129,7 @@ def test_dc_sgd_p_follows_the_oracle(p: float, bins: int) -> None:
     update = jax.jit(jax.vmap(lambda h, s: rule.update(s, h, context()), (0, None)))
     shake = 1 + 1e-5 * np.random.default_rng(14).standard_normal((2, bins))
     for c, upper in STATES:
-        got = np.stack(update(hists, HistogramState(jnp.float32(c), jnp.float32(upper))), axis=1)
+        got = np.stack(update(hists, at(rule, c, upper)), axis=1)
         truth = partial(oracle.dc_sgd_p_update, c, upper, p=p)
         want = np.array([settled(truth, [h], list(h * shake)) for h in hists])
         kept = ~np.isnan(want[:, 0])
@@ -152,32 +146,30 @@ def test_dc_sgd_e_follows_the_oracle(negative: str, bins: int, sigma_h: float) -
     settings = np.stack([rng.choice(v, len(hists)) for v in SETTINGS], axis=1)
 
     @jax.jit
-    @jax.vmap
+    @partial(jax.vmap, in_axes=(0, 0, None))
     def update(hist: Any, setting: Any, state: Any) -> Any:
         sigma_t, d, b = setting
         return rule.update(state, hist, context(b, d, sigma_t, sigma_h))
 
     shake = 1 + 2e-5 * rng.standard_normal((2, bins))
-    for c, upper in STATES[:-1]:
-        state = HistogramState(*(jnp.full(len(hists), v, jnp.float32) for v in (c, upper)))
-        got = np.stack(update(hists, settings, state), axis=1)
+    for c, upper in STATES:
+        got = np.stack(update(hists, settings, at(rule, c, upper)), axis=1)
         truth = partial(oracle.dc_sgd_e_update, c, upper, negative=negative, sigma_h=sigma_h)
         pairs = zip(hists, settings, strict=True)
         want = np.array([settled(truth, [h, *s], list(h * shake)) for h, s in pairs])
-        kept = want[:, 0] > RESOLVED * upper
-        assert kept.mean() > 0.4
+        kept = want[:, 0] > 0  # ties are NaN
+        assert kept.mean() > 0.9
         np.testing.assert_allclose(got[kept], want[kept], FLOAT32)
 
 
-@pytest.mark.xfail(reason="the error's constant part swallows what differs between candidates")
 @pytest.mark.parametrize("negative", ["nonneg", "raw"])
 @pytest.mark.parametrize("c", [1e-8, 1e-7, 1e-6])
 def test_dc_sgd_e_recovers_from_a_vanishing_threshold(c: float, negative: str) -> None:
     rule, upper = thresholds.dc_sgd_e(negative=negative), 20.0
     norms = np.random.default_rng(2).lognormal(1.0, 0.4, 256)
     hist = oracle.histogram_statistic(norms, upper, 20).sum(axis=0)
-    state = HistogramState(jnp.float32(c), jnp.float32(upper))
-    got = rule.update(state, jnp.asarray(hist, jnp.float32), context(256.0, 26010, 1.0))
+    noisy = jnp.asarray(hist, jnp.float32)
+    got = rule.update(at(rule, c, upper), noisy, context(256.0, 26010, 1.0))
     want = oracle.dc_sgd_e_update(c, upper, hist, 1.0, 26010, 256.0, negative)
     assert want[0] > 1
     np.testing.assert_allclose((got.threshold, got.range), want, FLOAT32)
@@ -197,7 +189,7 @@ def test_the_split_of_sigma_follows_the_oracle(sigma: float) -> None:
 
 def followed(norms: np.ndarray, c0: float, target: float, rates: Any) -> list[float]:
     """Andrew's noise-free trajectory in the library, the same norms every step."""
-    state, out = QuantileState(jnp.float32(c0)), []
+    state, out = at(thresholds.quantile(target), c0), []
     for rate in rates:
         rule = thresholds.quantile(target, float(rate))
         total = rule.statistic(jnp.asarray(norms, jnp.float32), state).sum(axis=0)
@@ -232,7 +224,7 @@ def test_andrew_converges_as_published(published: trajectories.PublishedConverge
 def test_andrew_updates_as_pfl_research(published: trajectories.PublishedUpdate) -> None:
     rule = thresholds.quantile(published.target, published.lr)
     noisy = jnp.array([(published.fraction - 0.5) * 100])
-    state = rule.update(QuantileState(jnp.float32(published.c)), noisy, context(b=100.0))
+    state = rule.update(at(rule, published.c), noisy, context(b=100.0))
     assert float(state.threshold) == pytest.approx(published.expected, rel=1e-6)
 
 

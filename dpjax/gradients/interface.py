@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dpjax.gradients.groups import GroupIndex, group_index
 from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
 from dpjax.gradients.rows import Chunk, Rows
-from dpjax.gradients.shards import varying, varying_zero
+from dpjax.gradients.shards import varying
 
 __all__ = ["PerExampleGrads"]
 
@@ -25,11 +25,21 @@ class PerExampleGrads:
     finite has norm +inf and counts as a zero gradient, whatever its weight.
     """
 
-    def __init__(self, engine: Callable[[Chunk], ChunkGrads], rows: Rows, like: Any) -> None:
-        """Takes the engine's pass over one chunk, the rows, and a pytree shaped like the sum."""
+    def __init__(
+        self,
+        engine: Callable[[Chunk], ChunkGrads],
+        rows: Rows,
+        like: Any,
+        zero: jax.Array | None = None,
+    ) -> None:
+        """Takes the engine's pass over one chunk, the rows, and a pytree shaped like the sum.
+
+        `zero` differs by device as the engine's results do, inside `shard_map`.
+        """
         self._engine = engine
         self._rows = rows
         self._like = like
+        self._zero = zero
         # With one chunk, norms and sums share a single pass; with several, each call is a loop.
         self._whole = engine(rows.all()) if rows.single else None
 
@@ -71,11 +81,9 @@ class PerExampleGrads:
             groups: None, "per_leaf", or a params-prefix pytree of labels.
         """
         index = group_index(groups, self._like)
-        weights = jnp.asarray(weights)
-        expected = (self._rows.size,) if groups is None else (self._rows.size, len(index.names))
-        if weights.shape != expected:
-            raise ValueError(f"weights has shape {weights.shape}: expected {expected}")
-        columns = weights.reshape(self._rows.size, -1)
+        shape = (self._rows.size, len(index.names))
+        weights = _checked_weights(weights, shape[:1] if groups is None else shape)
+        columns = weights.reshape(shape)
 
         def body(chunk: ChunkGrads, start: Any) -> Any:
             position = jnp.minimum(start + jnp.arange(self._rows.chunk), self._rows.size - 1)
@@ -109,8 +117,9 @@ class PerExampleGrads:
         def body(chunk: ChunkGrads, start: Any) -> Any:
             norms = chunk.norms(index)
             shown = jnp.where(chunk.real[:, None], norms, 0)
-            weights, statistics = fn(shown[:, 0] if groups is None else shown)
-            weights = jnp.asarray(weights).reshape(norms.shape)
+            shown = shown[:, 0] if groups is None else shown
+            weights, statistics = fn(shown)
+            weights = _checked_weights(weights, shown.shape).reshape(norms.shape)
             total = _kept_sum(chunk, norms, weights, index)
             return total, jax.tree.map(lambda s: _real_sum(s, chunk.real), statistics)
 
@@ -126,7 +135,7 @@ class PerExampleGrads:
         def mapped(rows: Chunk) -> ChunkGrads:
             return _materialised(self._engine(rows)).map(fn)
 
-        return PerExampleGrads(mapped, self._rows, self._like)
+        return PerExampleGrads(mapped, self._rows, self._like, self._zero)
 
     def _sum(self, body: Callable[[ChunkGrads, Any], Any]) -> Any:
         """Adds up `body` over the chunks."""
@@ -166,10 +175,16 @@ class PerExampleGrads:
 
     def _loop(self, shapes: Any, body: Callable[[Any, Any], Any]) -> Any:
         """Runs ``carry = body(start, carry)`` over the chunks in use, from zeros."""
-        zero = varying_zero(self._rows)
-        init = jax.tree.map(lambda s: varying(jnp.zeros(s.shape, s.dtype), zero), shapes)
+        init = jax.tree.map(lambda s: varying(jnp.zeros(s.shape, s.dtype), self._zero), shapes)
         step = self._rows.chunk
         return jax.lax.fori_loop(0, self._rows.chunks, lambda i, c: body(i * step, c), init)
+
+
+def _checked_weights(weights: Any, shape: tuple[int, ...]) -> jax.Array:
+    weights = jnp.asarray(weights)
+    if weights.shape != shape:
+        raise ValueError(f"weights has shape {weights.shape}: expected {shape}")
+    return weights
 
 
 def _kept_sum(chunk: ChunkGrads, norms: jax.Array, weights: jax.Array, index: GroupIndex) -> Any:

@@ -57,8 +57,15 @@ class MaterialisedChunk:
         return jax.tree.unflatten(treedef, sums)
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
-        """Applies `fn` to every example's gradient."""
-        return MaterialisedChunk(jax.vmap(fn)(self.grads), self.losses, self.real)
+        """Applies `fn` to every example's gradient; a row that is not finite stays so."""
+        leaves = jax.tree.leaves(self.grads)
+        finite = jnp.isfinite(row_norms(leaves, (0,) * len(leaves), 1, self.real))
+
+        def marked(leaf: jax.Array) -> jax.Array:
+            return jnp.where(finite.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, jnp.nan)
+
+        mapped = jax.tree.map(marked, jax.vmap(fn)(self.grads))
+        return MaterialisedChunk(mapped, self.losses, self.real)
 
 
 @jax.jit

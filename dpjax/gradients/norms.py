@@ -1,5 +1,6 @@
 """L2 norms of gradient rows that neither overflow nor vanish."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -43,7 +44,10 @@ def row_norms(
         >>> [f"{n:.4g}" for n in row_norms([big], (0,), 1, jnp.ones(3, bool))[:, 0]]
         ['1e+20', '5e-30', 'inf']
     """
-    wide = [leaf.reshape(leaf.shape[0], -1).astype(accumulation_dtype(leaf)) for leaf in leaves]
+    wide = [
+        leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:])).astype(accumulation_dtype(leaf))
+        for leaf in leaves
+    ]
     squares = _sum_by_group([jnp.sum(x * x, axis=1) for x in wide], group_of_leaf, groups)
     low, high = _SAFE_SQUARES
     safe = jnp.all(((squares >= low) & (squares <= high)) | ~rows[:, None])
@@ -102,5 +106,13 @@ def _sum_by_group(
     totals: list[jax.Array] = []
     for j in range(groups):
         mine = [c for c, g in zip(columns, group_of_leaf, strict=True) if g == j]
-        totals.append(sum(mine[1:], start=mine[0]))
+        totals.append(_pairwise_sum(mine))
     return jnp.stack(totals, axis=-1)
+
+
+def _pairwise_sum(terms: Sequence[jax.Array]) -> jax.Array:
+    """Adds in pairs, so that the rounding error grows with the logarithm of their number only."""
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    return _pairwise_sum(terms[:half]) + _pairwise_sum(terms[half:])

@@ -74,10 +74,10 @@ def per_example_grads(
         _check_loss(loss_fn, params, rows, key)
         # Inside shard_map, gradients at parameters that all devices share would be summed over the
         # devices before clipping; each device differentiates its own copy instead.
-        zero = varying_zero(rows)
+        zero = varying_zero(rows.arrays, params)
         own = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), params)
         return PerExampleGrads(
-            lambda part: _ENGINES[engine](loss_fn, own, part, key), rows, _shapes(params)
+            lambda part: _ENGINES[engine](loss_fn, own, part, key), rows, _shapes(params), zero
         )
 
     return grads_of
@@ -138,7 +138,8 @@ def _check_loss(loss_fn: Callable[..., Any], params: Any, rows: Rows, key: Any) 
     )
     extra = () if key is None else (key,)
     loss = jax.eval_shape(loss_fn, _shapes(params), example, *extra)
-    if jnp.shape(loss) != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
+    one = isinstance(loss, jax.ShapeDtypeStruct) and loss.shape == ()
+    if not one or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise ValueError(
             f"loss_fn returned {loss}: expected one floating-point number for ONE example"
         )

@@ -40,6 +40,11 @@ class Rows:
     count: jax.Array | None = None
 
     @property
+    def arrays(self) -> tuple[Any, ...]:
+        """Everything that may be traced."""
+        return self.data, self.real, self.indices, self.count
+
+    @property
     def single(self) -> bool:
         """Whether one chunk holds every position."""
         return self.chunk >= self.size
@@ -105,7 +110,7 @@ def gathered_rows(data: Any, indices: Any, count: Any, chunk: int | None) -> Row
             raise ValueError(
                 f"count has shape {count.shape} and dtype {count.dtype}: expected an integer"
             )
-        count = jnp.clip(count, 0, size)
+        count = jnp.clip(count.astype(jnp.int32), 0, size)
     return Rows(data, size, _chunk_size(chunk, size), indices=indices, count=count)
 
 

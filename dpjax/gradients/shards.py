@@ -5,22 +5,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients.rows import Rows
-
 __all__ = ["varying", "varying_zero"]
 
 
-def varying_zero(rows: Rows) -> jax.Array | None:
-    """Returns a zero that differs by device as the rows do; None outside `shard_map`.
+def varying_zero(*trees: Any) -> jax.Array | None:
+    """Returns a zero that differs by device as the trees do; None outside `shard_map`.
 
     Its value is 0 whatever the data holds; only its type carries the devices' axes. Made by
     arithmetic because JAX's name for the cast has changed from release to release.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return None
-    sources = jax.tree.leaves((rows.data, rows.real, rows.indices, rows.count))
     zero = jnp.zeros((), jnp.int32)
-    for source in sources:
+    for source in jax.tree.leaves(trees):
         flat = jnp.asarray(source).reshape(-1)
         zero = zero + jnp.sum(jnp.zeros_like(flat[:1], jnp.int32) * (flat[:1] == flat[:1]))
     return zero

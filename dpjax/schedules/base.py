@@ -19,8 +19,8 @@ __all__ = [
     "value_at",
 ]
 
-# float32 division may land just below a whole epoch; this moves it back, and moves nothing else
-# as long as an epoch has fewer than about 40,000 steps.
+# float32 division may land just below a whole epoch; this moves it back. It is exact while
+# epoch * N < 2^22 gcd(N, B), and beyond that an epoch may begin one step early.
 _EPOCH_SLACK = 1.0 + 2.0**-22
 
 # Where the largest value of a bare callable is looked for: densely at first, then sparsely.

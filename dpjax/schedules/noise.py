@@ -117,7 +117,8 @@ class step_decay(EpochSchedule):
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        drops = jnp.floor(self._epoch(step) / self.every)
+        # Half an epoch keeps the quotient off the whole numbers, where float32 may round it down.
+        drops = jnp.floor((self._epoch(step) + 0.5) / self.every)
         return self.init * jnp.float32(self.rate) ** (drops / 2)
 
 

@@ -87,7 +87,7 @@ class dc_sgd_e(HistogramThreshold):
     def _bins_for_error(self, noisy: jax.Array, sigma_h: float) -> jax.Array:
         if self.negative == "raw":
             return noisy
-        return jnp.where(noisy > (0.0 if self.negative == "nonneg" else 2 * sigma_h), noisy, 0.0)
+        return jnp.where(noisy >= (0.0 if self.negative == "nonneg" else 2 * sigma_h), noisy, 0.0)
 
     def _moved_range(self, upper: jax.Array, noisy: jax.Array, total: jax.Array) -> jax.Array:
         too_short = noisy[-1] >= total / 2
@@ -111,8 +111,11 @@ def _least_error(state: HistogramState, share: jax.Array, noise_scale: jax.Array
     def search(carry: _Search) -> _Search:
         c, rounds, _ = carry
         candidates = c * steps
-        excess = jnp.maximum(middles - candidates[:, None], 0.0)
-        error = noise_scale * candidates**2 + jnp.sum(share * excess**2, axis=1)
+        # The error over that of C itself, with the difference of squares factored: taken apart,
+        # the part that all candidates share would swallow the differences between small ones.
+        kept, now = jnp.minimum(middles, candidates[:, None]), jnp.minimum(middles, c)
+        gain = (now - kept) * ((middles - kept) + (middles - now))
+        error = noise_scale * (candidates**2 - c**2) + jnp.sum(share * gain, axis=1)
         best = jnp.argmin(error)
         # The index is tested, not the value: floats that should be equal often are not.
         at_edge = (best == 0) | (best == _CANDIDATES - 1)

@@ -57,7 +57,7 @@ class global_z(BitThreshold):
 
     def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
         """Returns (k, 1) recentred bits."""
-        return self._bits(norms > self.tau * state.threshold)
+        return self._bits(~(norms <= self.tau * state.threshold))
 
     def update(
         self, state: ScalarState, noisy_sum: jax.Array, context: ThresholdContext

@@ -69,7 +69,8 @@ class private_mean(ScalarThreshold):
 
     def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
         """Returns (k, 1) cut norms, as fractions of the cut."""
-        return jnp.minimum(norms / (self.kappa * state.threshold), 1.0)[:, None]
+        fractions = norms / (self.kappa * state.threshold)
+        return jnp.where(fractions < 1.0, fractions, 1.0)[:, None]
 
     def update(
         self, state: ScalarState, noisy_sum: jax.Array, context: ThresholdContext

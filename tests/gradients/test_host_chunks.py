@@ -1,5 +1,7 @@
 """A logical batch that reaches the device in parts: one sum, one noise, one step."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,24 +34,18 @@ def padded(data, start, stop, size=6):
 class Runner:
     """A method with both ways of taking a batch, each as a jitted function."""
 
-    def __init__(self, method, loss, chunk=4, batch_size=B):
-        self.method = method
-        grads_of = dpjax.per_example_grads(loss, chunk=chunk)
-
-        def chain(key):
-            return optax.chain(method.transformation(batch_size, key), optax.sgd(1.0))
+    def __init__(self, method, loss):
+        grads_of = dpjax.per_example_grads(loss, chunk=4)
+        tx = optax.chain(method.transformation(B, KEY), optax.sgd(1.0))
 
         def whole(params, state, data):
-            return chain(KEY).update(grads_of(params, data), state, params)
+            return tx.update(grads_of(params, data), state, params)
 
         def part(params, state, data, mask):
             return method.clipped_sum(grads_of(params, data, mask=mask), state)
 
-        def finish(total, state, params):
-            return chain(KEY).update(total, state, params)
-
-        self.init = lambda params, key=KEY: chain(key).init(params)
-        self.whole, self.part, self.finish = jax.jit(whole), jax.jit(part), jax.jit(finish)
+        self.init, self.finish = tx.init, jax.jit(tx.update)
+        self.whole, self.part = jax.jit(whole), jax.jit(part)
 
     def in_parts(self, params, state, data):
         total = None
@@ -59,6 +55,11 @@ class Runner:
         return self.finish(total, state, params)
 
 
+@cache
+def softmax_runner(name):
+    return Runner(METHODS[name](1.0), softmax.loss)
+
+
 def test_the_parts_cover_the_batch_once():
     assert sum(stop - start for start, stop in CUTS) == B
     assert [start for start, _ in CUTS[1:]] == [stop for _, stop in CUTS[:-1]]
@@ -66,7 +67,7 @@ def test_the_parts_cover_the_batch_once():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_give_the_update_and_the_state_of_the_whole(name):
-    run = Runner(METHODS[name](1.0), softmax.loss)
+    run = softmax_runner(name)
     params, state = PARAMS, run.init(PARAMS)
     other, other_state = params, state
     for _ in range(3):
@@ -107,7 +108,7 @@ def test_where_sums_are_exact_the_parts_give_the_same_bits(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "auto_dp_sgd"])
 def test_parts_of_padding_alone_give_the_noise_bit_for_bit(name):
-    run = Runner(METHODS[name](1.0), softmax.loss)
+    run = softmax_runner(name)
     state = run.init(PARAMS)
     data, _ = padded(DATA, 0, 6)
     nothing = run.part(PARAMS, state, data, np.zeros(6, np.float32))
@@ -129,11 +130,11 @@ def test_the_noise_of_three_parts_has_the_variance_of_one():
     def both(key):
         tx = method.transformation(B, key)
         state = tx.init(params)
-        part = (
-            lambda a, b: method.clipped_sum(  # noqa: E731
-                jax.tree.map(lambda g: g[a:b], grads), state
-            )
-        )
+
+        def part(start, stop):
+            rows = jax.tree.map(lambda g: g[start:stop], grads)
+            return method.clipped_sum(rows, state)
+
         total = part(0, 2).plus(part(2, 3)).plus(part(3, 6))
         return tx.update(grads, state, params)[0], tx.update(total, state, params)[0]
 

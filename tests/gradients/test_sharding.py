@@ -137,6 +137,25 @@ def test_norms_and_sums_for_people_work_inside_shard_map(mesh):
     assert_close(total, softmax.weighted_sum(grads, expected), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.xfail(
+    raises=TypeError, reason="the chunk loop starts from zeros typed by the rows alone"
+)
+def test_each_device_may_train_its_own_parameters(mesh):
+    """An ensemble over devices: the rows are shared and the parameters differ."""
+    members = [softmax.make_params(seed) for seed in range(DEVICES)]
+    grads_of = dpjax.per_example_grads(softmax.loss, chunk=4)
+
+    def look(params, data):
+        return grads_of(jax.tree.map(lambda p: p[0], params), data).norms[None]
+
+    specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
+    stacked = jax.tree.map(lambda *p: jnp.stack(p), *members)
+    norms = jax.jit(jax.shard_map(look, mesh=mesh, **specs))(stacked, DATA)
+    for found, params in zip(norms, members, strict=True):
+        expected = softmax.norms(softmax.gradients(params, DATA)[1])
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def equations(jaxpr):
     """Yields every equation, also of inner programs."""
     for eqn in jaxpr.eqns:
