@@ -133,7 +133,8 @@ class PerExampleGrads:
         """
 
         def mapped(rows: Chunk) -> ChunkGrads:
-            return _materialised(self._engine(rows)).map(fn)
+            chunk = self._engine(rows) if self._whole is None else self._whole
+            return _materialised(chunk).map(fn)
 
         return PerExampleGrads(mapped, self._rows, self._like, self._zero)
 

@@ -84,6 +84,28 @@ def test_batches_of_any_size_compile_once(training, compilations):
         assert np.all(np.isfinite(leaf))
 
 
+def test_only_the_chunks_in_use_run():
+    grads_of = dpjax.per_example_grads(lambda w, x: w * x, chunk=CHUNK)
+    ran = []
+
+    def fn(norms):
+        jax.debug.callback(lambda n: ran.append(n.shape[0]), norms)
+        return norms, norms
+
+    @jax.jit
+    def run(count):
+        grads = grads_of(jnp.float32(0), jnp.ones(ROWS), indices=jnp.arange(LARGEST), count=count)
+        return grads.aggregate(fn)
+
+    for count in (0, 1, 4, 5, 16, 100):
+        ran.clear()
+        total, _ = run(count)
+        jax.effects_barrier()
+        used = min(count, LARGEST)
+        assert float(total) == used
+        assert ran == [CHUNK] * -(-used // CHUNK)
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_step_lowers_without_the_device(training, platform):
     """Typed keys in the state are no obstacle; nothing has to be unwrapped at the boundary."""
