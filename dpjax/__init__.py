@@ -1,6 +1,6 @@
 """dpjax: differentially private deep learning in JAX, where one object runs and is accounted."""
 
-from dpjax import gradients, methods, noise, rules, schedules, testing, thresholds
+from dpjax import gradients, methods, noise, rules, sampling, schedules, testing, thresholds
 from dpjax.gradients import PerExampleGrads, per_example_grads, refuse_batch_stats
 from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.methods import Method
@@ -22,6 +22,7 @@ __all__ = [
     "privatize",
     "refuse_batch_stats",
     "rules",
+    "sampling",
     "schedules",
     "testing",
     "thresholds",

@@ -21,6 +21,7 @@ ROOMS = [
     "rules",
     "schedules",
     "noise",
+    "sampling",
     "gradients",
     "thresholds",
     "mechanism",

@@ -26,10 +26,9 @@ def train(method, key):
 
     def step(carry, t):
         params, state = carry
-        drawn = jax.random.bernoulli(jax.random.fold_in(streams[1], t), B / N, (N,))  # Poisson
-        grads = dpjax.per_example_grads(method.loss(loss_fn, state), chunk=64)(
-            params, (x[:N], y[:N]), indices=jnp.nonzero(drawn, size=N)[0], count=drawn.sum()
-        )
+        drawn = dpjax.sampling.Poisson(B / N).draw(jax.random.fold_in(streams[1], t), N)
+        grads_of = dpjax.per_example_grads(method.loss(loss_fn, state), chunk=64)
+        grads = grads_of(params, (x[:N], y[:N]), **drawn.rows)
         updates, state = tx.update(grads, state, params)
         return (optax.apply_updates(params, updates), state), None
 

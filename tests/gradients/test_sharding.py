@@ -137,9 +137,6 @@ def test_norms_and_sums_for_people_work_inside_shard_map(mesh):
     assert_close(total, softmax.weighted_sum(grads, expected), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.xfail(
-    raises=TypeError, reason="the chunk loop starts from zeros typed by the rows alone"
-)
 def test_each_device_may_train_its_own_parameters(mesh):
     """An ensemble over devices: the rows are shared and the parameters differ."""
     members = [softmax.make_params(seed) for seed in range(DEVICES)]

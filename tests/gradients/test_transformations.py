@@ -92,9 +92,8 @@ def test_vmap_over_parameters_data_and_dynamic_count():
 
     def run(params, data, indices, count):
         grads = GRADS_OF(params, data, indices=indices, count=count)
-        total, statistic = grads.aggregate(lambda n: (1 / (1 + n), jnp.ones((*n.shape, 2))))
         update, state = tx.update(grads, tx.init(params), params)
-        return grads.norms, grads.losses, total, statistic, update, state.threshold
+        return grads.norms, update, state.threshold
 
     members = (params, data, indices, counts)
     found = jax.jit(jax.vmap(run))(*members)
@@ -106,7 +105,6 @@ def test_vmap_over_parameters_data_and_dynamic_count():
         norms = softmax.norms(softmax.gradients(member[0], rows)[1])
         np.testing.assert_allclose(found[0][m][: len(used)], norms, rtol=1e-5, atol=1e-6)
         assert not np.any(found[0][m][len(used) :])
-        assert found[3][m].tolist() == [len(used)] * 2
 
 
 @pytest.mark.parametrize("axes", [(0, None, None), (None, 0, None), (None, None, 0)])
@@ -152,7 +150,6 @@ def test_vmap_over_thresholds_and_noise():
         assert_close(jax.tree.map(lambda f, m=m: f[m], found), expected, atol=1e-4)
 
 
-@pytest.mark.xfail(reason="init hands out the very key it was given: donating the state deletes it")
 def test_donating_the_state_leaves_the_key_and_init_usable():
     key = jax.random.key(0)
     tx = dpjax.privatize(dpjax.Mechanism(dpjax.rules.abadi(), 1.0, 1.0), B, key)
