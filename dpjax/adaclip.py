@@ -105,11 +105,13 @@ class adaclip(_PreconditionerRecord):
             def next_variance(g: Any, m: Any, b: Any, variance: Any) -> Any:
                 seen = batch_size * (jnp.square(g - m) - jnp.square(b * noise_std))
                 mixed = self.beta2 * variance + (1 - self.beta2) * seen
-                return jnp.clip(mixed, self.h_floor, self.h_ceiling)
+                return jnp.clip(mixed, self.h_floor, self.h_ceiling).astype(jnp.float32)
 
             variance = jax.tree.map(next_variance, released, state.mean, scale, state.variance)
             mean = jax.tree.map(
-                lambda m, g: self.beta1 * m + (1 - self.beta1) * g, state.mean, released
+                lambda m, g: (self.beta1 * m + (1 - self.beta1) * g).astype(jnp.float32),
+                state.mean,
+                released,
             )
             return cast_like(released, params, updates), AdaClipState(mean, variance, inner)
 

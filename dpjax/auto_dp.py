@@ -8,6 +8,7 @@ import optax
 
 from dpjax import _checks, noise
 from dpjax.gradients import as_per_example_grads
+from dpjax.gradients.shards import summed_over_devices
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import ClippedSum, cast_like
 
@@ -49,8 +50,7 @@ def auto_dp_as_printed_transformation(
         total = updates
         if not isinstance(updates, ClippedSum):
             total = auto_dp_as_printed_sum(mechanism, updates, mask)
-        if axis_name is not None:
-            total = jax.lax.psum(total, axis_name)
+        total = summed_over_devices(total, axis_name, state.key)
         step_key = jax.random.fold_in(state.key, state.step)
         std = mechanism.sigma(state.step) * total.statistic[0] / batch_size
         noisy = noise.add_gaussian(noise.stream(step_key, "noise/gradient"), total.gradient, std)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from dpjax import noise, schedules
 from dpjax._record import Record
+from dpjax.gradients import combined_norm
 from dpjax.gradients.groups import labels, normalised_groups
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold
@@ -29,6 +30,10 @@ class Guarantee:
     private: bool
     relation: str
     statement: str
+
+
+# Thresholds at which bounds, weights and noise are normal float32 numbers with room to spare.
+_SMALLEST, _LARGEST = 1e-25, 1e25
 
 
 class _MechanismRecord(Record):
@@ -56,7 +61,8 @@ class Mechanism(_MechanismRecord):
             and without a guarantee.
         groups: None (one norm per example), "per_leaf", or a params-prefix pytree of labels. A
             scalar threshold C over G groups means C / sqrt(G) each; the bound is always the root
-            of the summed squares of the groups' bounds.
+            of the summed squares of the groups' bounds: C for clipping, sqrt(G) times the scale
+            for `global_adapt`, whose bound does not follow its threshold.
 
     Privacy:
         Bound: `bound` per example, proven by the rule. Relation: add or remove one example; under
@@ -152,13 +158,13 @@ class Mechanism(_MechanismRecord):
                     f"threshold has {len(self.threshold)} values: expected one for each of the "
                     f"{groups} groups"
                 )
-            return jnp.stack([schedules.value_at(c, step) for c in self.threshold])
+            return _within_float32(jnp.stack([schedules.value_at(c, step) for c in self.threshold]))
         c = state.threshold if self.adaptive else schedules.value_at(self.threshold, step)
-        return jnp.full(groups, c / math.sqrt(groups), jnp.float32)
+        return jnp.full(groups, _within_float32(c) / math.sqrt(groups), jnp.float32)
 
     def bound(self, thresholds: jax.Array) -> jax.Array:
         """Returns the L2 bound of one example's contribution over all groups."""
-        return jnp.sqrt(jnp.sum(jnp.square(self.rule.bound(thresholds))))
+        return combined_norm(self.rule.bound(thresholds))
 
     def _checked_threshold(self) -> Any:
         threshold = self.threshold
@@ -168,7 +174,7 @@ class Mechanism(_MechanismRecord):
             if self.rule.no_bound is not None:
                 raise ValueError(f"threshold = {threshold!r}: {self.rule!r} takes a number only")
             return threshold
-        return schedules.number_or_schedule("threshold", threshold)
+        return _checked_number("threshold", threshold)
 
     def _checked_tuple(self, thresholds: tuple[Any, ...]) -> tuple[Any, ...]:
         if self.groups is None:
@@ -177,9 +183,7 @@ class Mechanism(_MechanismRecord):
             raise ValueError(
                 f"threshold = {thresholds!r}: expected {self.groups.count} values, one per group"
             )
-        return tuple(
-            schedules.number_or_schedule(f"threshold[{i}]", c) for i, c in enumerate(thresholds)
-        )
+        return tuple(_checked_number(f"threshold[{i}]", c) for i, c in enumerate(thresholds))
 
     def _resolved_statistic(self, expected_batch_size: float | None) -> float | None:
         sigma = schedules.largest(self.noise_multiplier)
@@ -200,3 +204,18 @@ class Mechanism(_MechanismRecord):
                 "(sigma_h, sigma_b or sigma_s; its default may follow the batch size) or lower "
                 "noise_multiplier"
             )
+
+
+def _checked_number(field: str, value: Any) -> Any:
+    value = schedules.number_or_schedule(field, value)
+    if not callable(value) and not _SMALLEST <= value <= _LARGEST:
+        raise ValueError(
+            f"{field} = {value!r}: expected a number in [{_SMALLEST:g}, {_LARGEST:g}], where "
+            "float32 holds the noise"
+        )
+    return value
+
+
+def _within_float32(thresholds: jax.Array) -> jax.Array:
+    """Keeps a schedule from ending in a bound of 0, and so in a release without noise."""
+    return jnp.clip(thresholds, _SMALLEST, _LARGEST)

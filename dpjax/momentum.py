@@ -1,4 +1,4 @@
-"""Inner momentum: each example's gradients at the last iterates, averaged before the rule.
+"""Inner momentum: each example's gradients at the last iterates, summed before the rule.
 
 DP-PSASC's algorithm 3 keeps a momentum for every example of the data set. Stored, that is N times
 the parameters; recomputed at the last released iterates it is a *loss*, so that any engine gives

@@ -27,6 +27,8 @@ def checked_key(key: Any) -> jax.Array:
         raise TypeError(
             f"key = {key!r}: expected a JAX random key, for instance jax.random.key(seed)"
         )
+    if key.shape != ():
+        raise ValueError(f"key has shape {key.shape}: expected a single key")
     if (name := str(jax.random.key_impl(key))) != "threefry2x32":
         raise ValueError(f"key is of the generator {name!r}: expected 'threefry2x32'")
     return key
@@ -52,10 +54,7 @@ def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
         std: the standard deviation of every coordinate.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    noisy = [
-        leaf + jnp.asarray(std, leaf.dtype) * _standard_normal(key, index, leaf)
-        for index, leaf in enumerate(leaves)
-    ]
+    noisy = [leaf + std * _standard_normal(key, index, leaf) for index, leaf in enumerate(leaves)]
     return jax.tree.unflatten(treedef, noisy)
 
 

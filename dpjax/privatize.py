@@ -1,6 +1,7 @@
 """Mechanism -> optax transformation: per-example gradients in, one private gradient out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import optax
 from dpjax import _checks, noise
 from dpjax._states import find_state
 from dpjax.gradients import as_per_example_grads, combined_norm, group_index
+from dpjax.gradients.shards import summed_over_devices
 from dpjax.mechanism import Mechanism
 from dpjax.thresholds import Threshold, ThresholdContext
 
@@ -53,8 +55,10 @@ class PrivatizeState(NamedTuple):
     released: Released
 
 
-class ClippedSum(NamedTuple):
-    """Part of a logical batch, scaled and summed but not yet noised; private.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ClippedSum:
+    """Part of a logical batch, scaled and summed but not yet noised; private. Parts add with +.
 
     Attributes:
         gradient: ``sum_i w_i g_i``.
@@ -64,7 +68,7 @@ class ClippedSum(NamedTuple):
     gradient: Any
     statistic: jax.Array
 
-    def plus(self, other: "ClippedSum") -> "ClippedSum":
+    def __add__(self, other: "ClippedSum") -> "ClippedSum":
         """Returns the sum over both parts."""
         return jax.tree.map(jnp.add, self, other)
 
@@ -126,11 +130,13 @@ def privatize(
         updates: Any, state: PrivatizeState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, PrivatizeState]:
         total = updates
-        if not isinstance(updates, ClippedSum):
+        if isinstance(updates, ClippedSum):
+            if mask is not None:
+                raise ValueError("mask: expected with the parts, not with their sum")
+        else:
             grads = as_per_example_grads(updates, mask, params)
             total = clipped_sum(mechanism, grads, state)
-        if axis_name is not None:
-            total = jax.lax.psum(total, axis_name)
+        total = summed_over_devices(total, axis_name, state.key)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
         step_key = jax.random.fold_in(state.key, state.step)
@@ -167,7 +173,7 @@ def privatize(
 def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = None) -> ClippedSum:
     """Scales and sums a part of a logical batch, for batches that reach the device in parts.
 
-    Add the parts with `ClippedSum.plus` and hand the total to ``tx.update`` in place of gradients:
+    Add the parts with + and hand the total to ``tx.update`` in place of gradients:
     the noise is then added once. The parts must be disjoint, and all made with one `opt_state`.
 
     Args:
@@ -181,7 +187,7 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
         >>> mechanism = Mechanism(dpjax.rules.abadi(), threshold=1.0, noise_multiplier=1.0)
         >>> state = privatize(mechanism, 2, jax.random.key(0)).init(jnp.zeros(2))
         >>> part = clipped_sum(mechanism, jnp.array([[3.0, 4.0]]), state)
-        >>> [round(float(g), 4) for g in part.plus(part).gradient]
+        >>> [round(float(g), 4) for g in (part + part).gradient]
         [1.2, 1.6]
     """
     state = find_state(opt_state, PrivatizeState)
@@ -195,7 +201,8 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
         upper = norms * _ROUND_UP
         weights = mechanism.rule.weight(upper, thresholds[0] if groups is None else thresholds)
         if isinstance(mechanism.threshold, Threshold):
-            return weights, mechanism.threshold.statistic(flat, state.threshold)
+            statistic = mechanism.threshold.statistic(flat, state.threshold)
+            return weights, statistic.astype(jnp.float32)
         return weights, jnp.zeros((flat.shape[0], 0))
 
     return ClippedSum(*grads.aggregate(contribution, groups=groups))

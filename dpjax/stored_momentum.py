@@ -77,11 +77,12 @@ class stored_momentum(_MomentumRecord):
             mask: Any = None,
             **_: Any,
         ) -> tuple[Any, StoredMomentumState]:
-            grads = as_per_example_grads(updates, mask, params)
-            if (rows := grads.real.shape[0]) != self.dataset_size:
+            given = as_per_example_grads(updates, mask, params)
+            if (rows := given.real.shape[0]) != self.dataset_size:
                 raise ValueError(
                     f"grads has {rows} rows: expected all dataset_size = {self.dataset_size}"
                 )
+            grads = as_per_example_grads(given.vectors, given.real)
             moved = jax.tree.map(
                 lambda g, m: jnp.where(state.started, self.gamma * g + (1 - self.gamma) * m, g),
                 grads.vectors,

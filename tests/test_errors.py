@@ -129,7 +129,7 @@ def test_groups_that_do_not_fit_the_parameters():
     def start(groups, threshold=1.0):
         dpjax.privatize(Mechanism(abadi, threshold, 1.0, groups), 8, key).init(params)
 
-    with pytest.raises(ValueError, match="'head' has 0 labels: expected one"):
+    with pytest.raises(ValueError, match="'head' has no label: expected one"):
         start({"body": "a"})
     with pytest.raises(ValueError, match="no parameter lies under 'tail'"):
         start({"body": "a", "head": "b", "tail": "b"})

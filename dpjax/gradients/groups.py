@@ -1,5 +1,6 @@
 """Groups of parameters: which leaves share one norm."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -29,7 +30,7 @@ class labels(_GroupRecord):
 
     Args:
         prefixes: pairs (path, label); a path is the keys from the root, joined by "/", and ""
-            is the root itself. Every parameter must lie under exactly one of them.
+            is the root itself. A parameter has the label of the longest path it lies under.
 
     Example:
         >>> import jax.numpy as jnp
@@ -70,7 +71,7 @@ def normalised_groups(groups: Any) -> str | labels | None:
         return groups
     found = jax.tree_util.tree_leaves_with_path(groups)
     for path, label in found:
-        if isinstance(label, bool) or not isinstance(label, str | int):
+        if isinstance(label, bool) or not isinstance(label, str | numbers.Integral):
             where = _joined(path) or "groups"
             raise TypeError(f"groups[{where!r}] = {label!r}: expected a label (a string or an int)")
     return labels(tuple((_joined(path), str(label)) for path, label in found))
@@ -115,10 +116,10 @@ def _under(path: str, prefix: str) -> bool:
 
 
 def _label(path: str, prefixes: Sequence[tuple[str, str]]) -> str:
-    found = [label for prefix, label in prefixes if _under(path, prefix)]
-    if len(found) != 1:
-        raise ValueError(f"groups: parameter {path!r} has {len(found)} labels: expected one")
-    return found[0]
+    found = [(len(prefix), label) for prefix, label in prefixes if _under(path, prefix)]
+    if not found:
+        raise ValueError(f"groups: parameter {path!r} has no label: expected one")
+    return max(found)[1]
 
 
 def _refuse_unused(prefixes: Sequence[tuple[str, str]], paths: Sequence[str]) -> None:

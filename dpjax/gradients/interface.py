@@ -51,7 +51,7 @@ class PerExampleGrads:
     @property
     def real(self) -> jax.Array:
         """(B,) bool, False for padding."""
-        return self._stack(lambda chunk: chunk.real)
+        return self._rows.real_at(jnp.arange(self._rows.size))
 
     @property
     def losses(self) -> jax.Array:
@@ -124,6 +124,10 @@ class PerExampleGrads:
             return total, jax.tree.map(lambda s: _real_sum(s, chunk.real), statistics)
 
         return self._sum(body)
+
+    def __contains__(self, name: object) -> bool:
+        """Is False: Flax's TrainState asks gradients for a key of its own before it updates."""
+        return False
 
     def map(self, fn: Callable[[Any], Any]) -> "PerExampleGrads":
         """Returns the gradients with `fn` applied to each; only if the engine holds them.

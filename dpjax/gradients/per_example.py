@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax import _checks
 from dpjax.gradients.batch_stats import refuse_batch_stats
@@ -36,7 +37,8 @@ def per_example_grads(
         ``idx[:n]`` inside the chunk loop: n may be traced, and the number of chunks follows it, so
         that batches of any size (exact Poisson sampling) compile once. An index outside the data
         is padding; one that appears twice counts twice, which no accounting covers. A `key` is
-        folded with each row's index in `batch` or `data`.
+        folded with each row's index in `batch` or `data`: where rows are split over devices or
+        parts, fold the key with the device or the part first.
 
     Example:
         >>> loss = lambda w, x: jnp.sum(w * x)
@@ -126,7 +128,7 @@ def _shapes_only(tree: Any) -> list[tuple[int, ...]]:
 def _check_params(params: Any) -> None:
     refuse_batch_stats(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        dtype = jnp.result_type(leaf)
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
         if not jnp.issubdtype(dtype, jnp.floating):
             name = jax.tree_util.keystr(path)
             raise TypeError(f"params{name} has dtype {dtype}: expected a floating-point parameter")

@@ -59,16 +59,21 @@ class Rows:
         """Gathers the chunk that begins at position `start`."""
         position = start + jnp.arange(self.chunk)
         inside = jnp.minimum(position, self.size - 1)
+        row = inside if self.indices is None else self.indices[inside]
+        rows = leading_size("data", self.data)
+        return Chunk(self._gather(jnp.clip(row, 0, rows - 1)), self.real_at(position), row)
+
+    def real_at(self, position: jax.Array) -> jax.Array:
+        """Returns which of these positions hold a real row."""
+        inside = jnp.minimum(position, self.size - 1)
         real = position < (self.size if self.count is None else self.count)
         if self.real is not None:
             real &= self.real[inside]
-        if self.indices is None:
-            return Chunk(self._gather(inside), real, position)
-        index = self.indices[inside]
-        rows = leading_size("data", self.data)
-        # A row that does not exist is padding: clipping the index would count a neighbour twice.
-        real &= (index >= 0) & (index < rows)
-        return Chunk(self._gather(jnp.clip(index, 0, rows - 1)), real, index)
+        if self.indices is not None:
+            # A row that does not exist is padding: clipping it would count a neighbour twice.
+            row = self.indices[inside]
+            real &= (row >= 0) & (row < leading_size("data", self.data))
+        return real
 
     def all(self) -> Chunk:
         """Returns every position as one chunk, without a gather where row = position."""

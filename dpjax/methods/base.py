@@ -1,7 +1,7 @@
 """What a method is: its mechanism, how it changes the loss, and its transformation."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -65,6 +65,11 @@ class Method(_MethodRecord):
             raise TypeError(f"momentum = {self.momentum!r}: expected inner or stored momentum")
         if not isinstance(self.preconditioner, adaclip | None):
             raise TypeError(f"preconditioner = {self.preconditioner!r}: expected adaclip or None")
+        if self.mechanism.rule.no_bound is not None and self.preconditioner is not None:
+            raise ValueError(
+                f"preconditioner = {self.preconditioner!r}: expected None with a rule that has no "
+                "bound"
+            )
         if self.outer_momentum is not None:
             decay = _checks.fraction("outer_momentum", self.outer_momentum)
             self._set(outer_momentum=decay)
@@ -72,7 +77,11 @@ class Method(_MethodRecord):
     @property
     def guarantee(self) -> Guarantee:
         """What the method protects, or why nothing."""
-        return self.mechanism.guarantee
+        guarantee = self.mechanism.guarantee
+        if isinstance(self.momentum, stored_momentum) and guarantee.private:
+            note = " Every example takes part in every step: no amplification by sampling."
+            return replace(guarantee, statement=guarantee.statement + note)
+        return guarantee
 
     def loss(self, loss_fn: Callable[..., jax.Array], opt_state: Any) -> Callable[..., jax.Array]:
         """Returns the loss whose per-example gradients the method uses; mostly `loss_fn` itself.

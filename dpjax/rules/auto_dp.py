@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.rules.base import Rule
+from dpjax.rules.base import Rule, as_float
 
 __all__ = ["auto_dp_as_printed"]
 
@@ -49,7 +49,7 @@ class auto_dp_as_printed(Rule):
 
     def weight(self, norm: jax.Array, c: Any) -> jax.Array:
         """Returns `scale`, and 0 for a norm that is not finite."""
-        return jnp.where(jnp.isfinite(norm), self.scale, 0).astype(jnp.asarray(norm).dtype)
+        return jnp.where(jnp.isfinite(norm), self.scale, 0).astype(as_float(norm).dtype)
 
     def bound(self, c: Any) -> Any:
         """Refuses: there is none."""

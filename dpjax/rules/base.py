@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from dpjax._record import Record
 
-__all__ = ["Rule", "ratio"]
+__all__ = ["Rule", "as_float", "ratio"]
 
 
 class Rule(Record):
@@ -31,6 +31,13 @@ class Rule(Record):
         raise NotImplementedError
 
 
+def as_float(norm: Any) -> jax.Array:
+    """Returns a norm as a floating-point array; integers become float32."""
+    norm = jnp.asarray(norm)
+    is_float = jnp.issubdtype(norm.dtype, jnp.floating)
+    return norm if is_float else norm.astype(jnp.float32)
+
+
 def ratio(numerator: Any, denominator: jax.Array) -> jax.Array:
     """Divides, and gives 0 where the quotient is no normal number.
 
@@ -42,7 +49,7 @@ def ratio(numerator: Any, denominator: jax.Array) -> jax.Array:
     >>> ratio(1.0, jnp.array([2.0, 0.0, 1e-40, 3e38, jnp.inf, jnp.nan])).tolist()
     [0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
-    denominator = jnp.asarray(denominator)
+    denominator = as_float(denominator)
     limits = jnp.finfo(denominator.dtype)
     has_digits = denominator >= limits.tiny
     quotient = numerator / jnp.where(has_digits, denominator, 1)

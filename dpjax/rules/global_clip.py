@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.rules.base import Rule
+from dpjax.rules.base import Rule, as_float
 
 __all__ = ["global_clip"]
 
@@ -40,7 +40,7 @@ class global_clip(Rule):
 
     def weight(self, norm: jax.Array, c: Any) -> jax.Array:
         """Returns ``c / z`` where ``norm < z``."""
-        return jnp.where(norm < self.z, c / self.z, 0).astype(jnp.asarray(norm).dtype)
+        return jnp.where(norm < self.z, c / self.z, 0).astype(as_float(norm).dtype)
 
     def bound(self, c: Any) -> Any:
         """Returns c."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax import _checks
 from dpjax._record import Record
@@ -23,9 +24,6 @@ __all__ = [
 # epoch * N < 2^22 gcd(N, B), and beyond that an epoch may begin one step early.
 _EPOCH_SLACK = 1.0 + 2.0**-22
 
-# Where the largest value of a bare callable is looked for: densely at first, then sparsely.
-_PROBED_STEPS = (*range(256), *(2**k for k in range(8, 31)))
-
 
 class Schedule(Record):
     """A public curve ``step -> value``: frozen, comparable, serialisable, jit-able."""
@@ -37,8 +35,8 @@ class Schedule(Record):
         raise NotImplementedError
 
     def largest(self) -> float:
-        """Returns the largest value over all steps; the first one, for every decay."""
-        return float(self(0))
+        """Returns the largest value over all steps, looked for where a curve is probed."""
+        return float(_probed(self).max())
 
 
 FloatOrSchedule: TypeAlias = float | Schedule | Callable[[Any], Any]
@@ -81,9 +79,23 @@ def number_or_schedule(field: str, value: Any, *, zero: bool = False) -> FloatOr
     """
     if isinstance(value, Record) and not isinstance(value, Schedule):
         raise TypeError(f"{field} = {value!r}: expected a number or a schedule, got a {value.role}")
+    if isinstance(value, type):
+        raise TypeError(f"{field} = {value.__name__}: expected an instance, {value.__name__}(...)")
+    if isinstance(value, Schedule):
+        return value
     if callable(value):
+        probed = _probed(value)
+        if not np.all(np.isfinite(probed) & (probed > 0)):
+            raise ValueError(f"{field} = {value!r}: expected values that are finite and > 0")
         return value
     return _checks.non_negative(field, value) if zero else _checks.positive(field, value)
+
+
+def _probed(curve: Callable[[Any], Any]) -> np.ndarray:
+    """Returns the curve's values at the first 256 steps and at powers of two."""
+    steps = np.asarray([*range(256), *(2**k for k in range(8, 31))], np.int32)
+    with jax.ensure_compile_time_eval():  # a schedule is public: read it even while tracing
+        return np.asarray(jax.vmap(lambda t: jnp.asarray(curve(t), jnp.float32))(steps))
 
 
 def value_at(value: FloatOrSchedule, step: Any) -> jax.Array:
@@ -100,9 +112,6 @@ def largest(value: FloatOrSchedule) -> float:
     >>> largest(lambda t: 2.0 / (1 + t)), largest(3.0)
     (2.0, 3.0)
     """
-    with jax.ensure_compile_time_eval():  # a schedule is public: read it even while tracing
-        if isinstance(value, Schedule):
-            return value.largest()
-        if callable(value):
-            return max(float(value(step)) for step in _PROBED_STEPS)
-        return float(value)
+    if isinstance(value, Schedule):
+        return value.largest()
+    return float(_probed(value).max()) if callable(value) else float(value)

@@ -75,9 +75,10 @@ class Threshold(Record):
 
 
 def clamp(value: jax.Array, fallback: jax.Array, floor: float, ceiling: float) -> jax.Array:
-    """Returns `value` within its limits, and `fallback` where it is NaN.
+    """Returns `value` within its limits as float32, and `fallback` where it is NaN.
 
     >>> clamp(jnp.array([0.0, 2.0, jnp.inf, jnp.nan]), jnp.float32(1.0), 0.5, 4.0).tolist()
     [0.5, 2.0, 4.0, 1.0]
     """
-    return jnp.where(jnp.isnan(value), fallback, jnp.clip(value, floor, ceiling))
+    limited = jnp.where(jnp.isnan(value), fallback, jnp.clip(value, floor, ceiling))
+    return limited.astype(jnp.float32)

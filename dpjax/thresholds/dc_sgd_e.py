@@ -64,10 +64,13 @@ class dc_sgd_e(HistogramThreshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        self._check_histogram(lambda _, bins: float(bins))
+        self._check_histogram()
         if self.negative not in _NEGATIVE:
             hint = _checks.nearest(str(self.negative), _NEGATIVE)
             raise ValueError(f"negative = {self.negative!r}: {hint}")
+
+    def _default_range(self) -> float:
+        return float(self.bins)
 
     def update(
         self, state: HistogramState, noisy_sum: jax.Array, context: ThresholdContext
@@ -106,7 +109,7 @@ def _least_error(state: HistogramState, share: jax.Array, noise_scale: jax.Array
         noise_scale: ``sigma_T^2 d / B^2``.
     """
     middles = midpoints(state.range, share.shape[0])
-    steps = jnp.arange(1, _CANDIDATES + 1) / 10.0
+    steps = jnp.arange(1, _CANDIDATES + 1, dtype=jnp.float32) / 10.0
 
     def search(carry: _Search) -> _Search:
         c, rounds, _ = carry

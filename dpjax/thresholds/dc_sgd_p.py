@@ -50,8 +50,11 @@ class dc_sgd_p(HistogramThreshold):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        self._check_histogram(lambda c0, _: 2 * c0)
+        self._check_histogram()
         self._set(p=_checks.fraction("p", self.p))
+
+    def _default_range(self) -> float:
+        return 2 * self.c0
 
     def update(
         self, state: HistogramState, noisy_sum: jax.Array, context: ThresholdContext

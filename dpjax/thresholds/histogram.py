@@ -1,6 +1,5 @@
 """The private histogram of norms that both DC-SGD thresholds read."""
 
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -42,7 +41,7 @@ def norm_histogram(norms: jax.Array, upper: jax.Array, bins: int) -> jax.Array:
 
 def midpoints(upper: jax.Array, bins: int) -> jax.Array:
     """Returns the middle of every bin, also of the last one, which holds the outliers."""
-    return (jnp.arange(bins) + 0.5) * (upper / bins)
+    return (jnp.arange(bins, dtype=jnp.float32) + 0.5) * (upper / bins)
 
 
 def default_sigma_h(sigma: float) -> float:
@@ -66,13 +65,17 @@ class HistogramThreshold(Threshold):
     sigma_h: float | None
     range0: float | None
 
-    def _check_histogram(self, default_range: Callable[[float, int], float]) -> None:
+    def _check_histogram(self) -> None:
         c0 = _checks.positive("c0", self.c0)
         bins = _checks.integer("bins", self.bins, at_least=2)
-        range0 = default_range(c0, bins) if self.range0 is None else self.range0
-        self._set(c0=c0, bins=bins, range0=_checks.positive("range0", range0))
+        self._set(c0=c0, bins=bins)
         if self.sigma_h is not None:
             self._set(sigma_h=_checks.positive("sigma_h", self.sigma_h))
+        if self.range0 is not None:
+            self._set(range0=_checks.positive("range0", self.range0))
+
+    def _default_range(self) -> float:
+        raise NotImplementedError
 
     def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
         """Returns sigma_H."""
@@ -80,7 +83,8 @@ class HistogramThreshold(Threshold):
 
     def init(self) -> HistogramState:
         """Returns c0 and range0."""
-        return HistogramState(jnp.float32(self.c0), jnp.float32(self.range0))
+        upper = self._default_range() if self.range0 is None else self.range0
+        return HistogramState(jnp.float32(self.c0), jnp.float32(upper))
 
     def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
         """Returns (k, bins) one-hot rows."""

@@ -67,7 +67,7 @@ class BitThreshold(ScalarThreshold):
 
     @staticmethod
     def _bits(side: jax.Array) -> jax.Array:
-        return jnp.where(side, 0.5, -0.5)[:, None]
+        return jnp.where(side, jnp.float32(0.5), jnp.float32(-0.5))[:, None]
 
     @staticmethod
     def _fraction(noisy_sum: jax.Array, context: ThresholdContext) -> jax.Array:

@@ -51,7 +51,7 @@ class Runner:
         total = None
         for cut in CUTS:
             piece = self.part(params, state, *padded(data, *cut))
-            total = piece if total is None else total.plus(piece)
+            total = piece if total is None else total + piece
         return self.finish(total, state, params)
 
 
@@ -113,7 +113,7 @@ def test_parts_of_padding_alone_give_the_noise_bit_for_bit(name):
     data, _ = padded(DATA, 0, 6)
     nothing = run.part(PARAMS, state, data, np.zeros(6, np.float32))
     once = run.finish(nothing, state, PARAMS)
-    thrice = run.finish(nothing.plus(nothing).plus(nothing), state, PARAMS)
+    thrice = run.finish(nothing + nothing + nothing, state, PARAMS)
     assert_same(thrice, once)
     assert all(np.all(leaf != 0) for leaf in jax.tree.leaves(once[0]))
 
@@ -135,7 +135,7 @@ def test_the_noise_of_three_parts_has_the_variance_of_one():
             rows = jax.tree.map(lambda g: g[start:stop], grads)
             return method.clipped_sum(rows, state)
 
-        total = part(0, 2).plus(part(2, 3)).plus(part(3, 6))
+        total = part(0, 2) + part(2, 3) + part(3, 6)
         return tx.update(grads, state, params)[0], tx.update(total, state, params)[0]
 
     one, three = jax.tree.map(lambda x: np.asarray(x, np.float64), both(keys))
