@@ -11,6 +11,7 @@ from dpjax._record import Record
 from dpjax.gradients import as_per_example_grads
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold, ThresholdContext
+from dpjax.thresholds.base import CEILING, FLOOR
 
 __all__ = ["SLACK", "ContractViolation", "check_rule", "check_threshold", "hostile_norms"]
 
@@ -22,7 +23,9 @@ class ContractViolation(AssertionError):
     """A rule or a threshold does not keep what the privacy proof relies on."""
 
 
-def check_rule(rule: Rule, thresholds: tuple[float, ...] = (1e-3, 1.0, 50.0)) -> None:
+def check_rule(
+    rule: Rule, thresholds: tuple[float, ...] = (FLOOR, 1e-3, 1.0, 50.0, CEILING)
+) -> None:
     """Holds a rule to its contract; raises `ContractViolation` naming what is broken.
 
     Checked: frozen and serialisable; weights finite and not negative for every norm (0, subnormal,
@@ -151,6 +154,9 @@ def _check_statistic(threshold: Threshold, state: Any) -> int:
     rows = np.asarray(threshold.statistic(norms, state), np.float64)
     _require(rows.ndim == 2 and rows.shape[0] == norms.size, threshold, "statistic is not (k, m)")
     _require(bool(np.all(np.isfinite(rows))), threshold, "a statistic is not finite")
+    alone = [threshold.statistic(norms[i : i + 1], state)[0] for i in range(0, norms.size, 97)]
+    same = np.allclose(alone, rows[::97], rtol=1e-6, atol=1e-6)
+    _require(same, threshold, "an example's statistic depends on the others'")
     longest = float(np.linalg.norm(rows, axis=1).max())
     within = longest <= threshold.sensitivity * (1 + SLACK)
     _require(within, threshold, f"a statistic is {longest:.9g} long, beyond the sensitivity")

@@ -104,8 +104,18 @@ class leaky_statistic(dpjax.thresholds.Threshold):
         return state
 
 
+@dataclass(frozen=True)
+class nosy_statistic(leaky_statistic):
+    """Compares every norm with the others'."""
+
+    def statistic(self, norms, state):
+        return (norms <= jnp.median(norms)).astype(jnp.float32)[:, None]
+
+
 def test_the_checks_reject_what_is_broken():
-    with pytest.raises(ContractViolation, match=r"beyond 0\.001"):
+    with pytest.raises(ContractViolation, match="depends on the others"):
+        check_threshold(nosy_statistic())
+    with pytest.raises(ContractViolation, match="beyond 1e-08"):
         check_rule(too_long())
     with pytest.raises(ContractViolation, match="not finite"):
         check_threshold(leaky_statistic())

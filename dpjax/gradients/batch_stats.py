@@ -1,11 +1,13 @@
 """Refusal of batch normalisation, whose examples see each other."""
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 from flax import nnx
 
-__all__ = ["refuse_batch_stats"]
+__all__ = ["refuse_batch_stats", "refuse_closed_over_batch_stats"]
 
 
 def refuse_batch_stats(model: Any) -> None:
@@ -22,7 +24,8 @@ def refuse_batch_stats(model: Any) -> None:
         Traceback (most recent call last):
         ...
         ValueError: BatchNorm_0 keeps batch statistics, which tie the examples of a batch together:
-        expected a model without them, for instance with GroupNorm in its place
+        expected a model without them, for instance with GroupNorm in its place (frozen ones, read
+        with use_running_average=True, may be bound to the loss with functools.partial)
     """
     if isinstance(model, nnx.Module):
         model = nnx.state(model)
@@ -34,5 +37,29 @@ def refuse_batch_stats(model: Any) -> None:
             raise ValueError(
                 f"{'/'.join(layer) or 'model'} keeps batch statistics, which tie the examples of "
                 "a batch together: expected a model without them, for instance with GroupNorm in "
-                "its place"
+                "its place (frozen ones, read with use_running_average=True, may be bound to the "
+                "loss with functools.partial)"
             )
+
+
+def refuse_closed_over_batch_stats(loss_fn: Callable[..., Any]) -> None:
+    """Refuses a loss that reads variables or a module with batch statistics from its surroundings.
+
+    That is how they reach a loss when only the parameters are passed to it.
+    """
+    for value in _closed_over(loss_fn, depth=3):
+        if isinstance(value, nnx.Module | nnx.State):
+            refuse_batch_stats(value)
+        elif isinstance(value, Mapping) and "batch_stats" in value:
+            refuse_batch_stats({"batch_stats": value["batch_stats"]})
+
+
+def _closed_over(function: Any, depth: int) -> Iterator[Any]:
+    function = inspect.unwrap(function)
+    if depth == 0 or not inspect.isfunction(function):
+        return
+    scope = inspect.getclosurevars(function)
+    for value in (*scope.nonlocals.values(), *scope.globals.values()):
+        yield value
+        if inspect.isfunction(value):
+            yield from _closed_over(value, depth - 1)

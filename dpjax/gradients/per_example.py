@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
-from dpjax.gradients.batch_stats import refuse_batch_stats
+from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_batch_stats
 from dpjax.gradients.interface import PerExampleGrads
 from dpjax.gradients.materialised import MaterialisedChunk
 from dpjax.gradients.rows import Rows, batch_rows, gathered_rows, leading_size
@@ -54,6 +54,7 @@ def per_example_grads(
         raise ValueError(f"engine = {engine!r}: {_checks.nearest(str(engine), _ENGINES)}")
     if chunk is not None:
         chunk = _checks.integer("chunk", chunk, at_least=1)
+    refuse_closed_over_batch_stats(loss_fn)
 
     def grads_of(
         params: Any,

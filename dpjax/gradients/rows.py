@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax import _checks
-
 __all__ = ["Chunk", "Rows", "batch_rows", "gathered_rows", "leading_size"]
 
 
@@ -138,6 +136,4 @@ def leading_size(field: str, tree: Any) -> int:
 
 
 def _chunk_size(chunk: int | None, size: int) -> int:
-    if chunk is None:
-        return size
-    return min(_checks.integer("chunk", chunk, at_least=1), size)
+    return size if chunk is None else min(chunk, size)
