@@ -1,7 +1,7 @@
 """Steps of a transformation with known draws, on flat rows, as the oracles of methods take them.
 
-The library's standard normals are replaced by draws handed to the jitted step: one row for each
-leaf of the gradient, then one for the statistic.
+The library's standard normals are replaced by draws handed to the jitted step: one row for the
+gradient, then one for the statistic.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ class Stepper:
         patch.setattr(
             noise,
             "_standard_normal",
-            lambda key, index, leaf: queue.pop(0)[: leaf.size].reshape(leaf.shape),
+            lambda key, size, dtype: queue.pop(0)[:size].astype(dtype),
         )
 
         def with_draws(draws: jax.Array, *args: Any) -> Any:
@@ -95,15 +95,14 @@ class Stepper:
 
     def step(self, rows: Any, mask: np.ndarray) -> np.ndarray:
         """Takes one step and returns the update, flat."""
-        self._draws = self._rng.standard_normal((len(LEAVES) + 1, D)).astype(np.float32)
+        self._draws = self._rng.standard_normal((2, D)).astype(np.float32)
         update, self.state = self._update(self._draws, rows, self.state, self.params, mask)
         return flat_of(update)
 
     @property
     def z_grad(self) -> np.ndarray:
         """The draws on the gradient in the last step."""
-        used = [row[: at.size] for row, at in zip(self._draws, LEAVES, strict=False)]
-        return np.concatenate(used).astype(np.float64)
+        return self._draws[0].astype(np.float64)
 
     def z_stat(self, size: int) -> np.ndarray:
         """The draws on the statistic in the last step."""

@@ -17,7 +17,6 @@ from tests.stepping import (
     FLOAT32,
     LEAVES,
     ROWS,
-    SHAPES,
     D,
     Stepper,
     at_step,
@@ -210,13 +209,13 @@ def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
 
 
 def test_the_draws_come_from_named_streams() -> None:
-    """Without the supplied draws: fold_in(key, t), the stream's name, the leaf's index."""
+    """Without the supplied draws: fold_in(key, t), then the stream's name; leaves end to end."""
     params, fold = tree_of(np.zeros(D)), jax.random.fold_in
     tx = methods.andrew(SIGMA).transformation(B, KEY)
     update, state = jax.jit(tx.update)(tree_of(np.zeros((4, D))), tx.init(params), params)
     stream = {n: noise.stream(fold(KEY, 0), f"noise/{n}") for n in ("gradient", "statistic")}
-    draws = [jax.random.normal(fold(stream["gradient"], i), s) for i, s in enumerate(SHAPES)]
-    z_stat = np.asarray(jax.random.normal(fold(stream["statistic"], 0), (1,)))
+    draws = jax.random.normal(stream["gradient"], (D,))
+    z_stat = np.asarray(jax.random.normal(stream["statistic"], (1,)))
     zero = np.zeros((4, D)), np.ones(4), "abadi", "quantile", {"c": 1.0}
     sigmas = SIGMA, SIGMA, 2 * B / 20
     want, new = oracle.adaptive_step(*zero, *sigmas, B, flat_of(draws), z_stat, QUANTILE)

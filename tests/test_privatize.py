@@ -130,7 +130,7 @@ def test_batch_statistics_are_refused_wherever_the_loss_gets_them():
         held = {"params": params, "batch_stats": variables["batch_stats"]}
         return model.apply(held, x[None], mutable=["batch_stats"])[0]
 
-    with pytest.raises(ValueError, match="second keeps batch statistics.*GroupNorm"):
+    with pytest.raises(ValueError, match=r"second keeps batch statistics.*GroupNorm"):
         dpjax.per_example_grads(loss_fn)
     with pytest.raises(ValueError, match="second keeps batch statistics"):
         dpjax.per_example_grads(methods.psasc_momentum(1.0).loss(loss_fn, _history()))
@@ -169,7 +169,7 @@ def test_flax_train_state_takes_per_example_gradients():
 
 
 def test_transformations_after_privatize():
-    """Extra arguments reach them; MultiSteps and masked see one noisy gradient per logical batch."""
+    """Extra arguments reach them; MultiSteps and masked see one noisy gradient per batch."""
 
     def needs_value(updates, state, params=None, *, value, **extra):
         return jax.tree.map(lambda u: u * value, updates), state
@@ -217,7 +217,8 @@ for name in ("dp_sgd", "andrew", "dc_sgd_p", "dc_sgd_e", "van_der_veen", "global
             grads = dpjax.per_example_grads(lambda p, x: jnp.sum(p["w"] * x))(params, rows)
             updates, state = tx.update(grads, state, params)
             return (optax.apply_updates(params, updates), state), None
-        (params, _), _ = jax.jit(lambda c: jax.lax.scan(step, c, length=2))((params, tx.init(params)))
+        start = (params, tx.init(params))
+        (params, _), _ = jax.jit(lambda c: jax.lax.scan(step, c, length=2))(start)
         assert params["w"].dtype == dtype, name
 """
 

@@ -50,10 +50,8 @@ class MaterialisedChunk:
         keep = self.real & jnp.isfinite(norms[:, 0])
         # A masked copy of all gradients is dear, and needed only if a row is not finite.
         clean = jnp.all(jnp.isfinite(norms))
-        sums = [
-            _leaf_sum(leaf, jnp.where(keep, weights[:, group], 0), keep, clean)
-            for leaf, group in zip(leaves, groups.of_leaf, strict=True)
-        ]
+        columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
+        sums = _weighted_sums(leaves, columns, keep, clean)
         return jax.tree.unflatten(treedef, sums)
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
@@ -69,17 +67,21 @@ class MaterialisedChunk:
 
 
 @jax.jit
-def _leaf_sum(leaf: jax.Array, weights: jax.Array, keep: jax.Array, clean: jax.Array) -> jax.Array:
-    wide = accumulation_dtype(leaf)
-    weights = weights.astype(wide)
-
-    def plain(rows: jax.Array) -> jax.Array:
+def _weighted_sums(
+    leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array, clean: jax.Array
+) -> list[jax.Array]:
+    def weighted(rows: jax.Array, weights: jax.Array) -> jax.Array:
+        wide = accumulation_dtype(rows)
         # The default precision of an accelerator's matmul is too coarse for a bound to hold.
-        return jnp.tensordot(
-            weights, rows.astype(wide), axes=1, precision=jax.lax.Precision.HIGHEST
-        )
+        highest = jax.lax.Precision.HIGHEST
+        return jnp.tensordot(weights.astype(wide), rows.astype(wide), axes=1, precision=highest)
 
     def masked(rows: jax.Array) -> jax.Array:
-        return plain(jnp.where(keep.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0))
+        return jnp.where(keep.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
 
-    return jax.lax.cond(clean, plain, masked, leaf)
+    return jax.lax.cond(
+        clean,
+        lambda rows: jax.tree.map(weighted, rows, columns),
+        lambda rows: jax.tree.map(weighted, jax.tree.map(masked, rows), columns),
+        leaves,
+    )

@@ -48,14 +48,32 @@ def row_norms(
         leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:])).astype(accumulation_dtype(leaf))
         for leaf in leaves
     ]
-    squares = _sum_by_group([jnp.sum(x * x, axis=1) for x in wide], group_of_leaf, groups)
+    members = [[i for i, g in enumerate(group_of_leaf) if g == j] for j in range(groups)]
+
+    def squares(scales: Sequence[jax.Array] | None) -> jax.Array:
+        columns = []
+        for j, mine in enumerate(members):
+            scale = None if scales is None else scales[j][:, None]
+            rows_of = [wide[i] if scale is None else wide[i] * scale for i in mine]
+            columns.append(_pairwise_sum([jnp.sum(x * x, axis=1) for x in rows_of]))
+        return jnp.stack(columns, axis=-1)
+
+    def scaled() -> jax.Array:
+        largest = [
+            jnp.max(
+                jnp.stack([jnp.max(jnp.abs(wide[i]), axis=1, initial=0.0) for i in mine]), axis=0
+            )
+            for mine in members
+        ]
+        powers = [_power_of_two(x) for x in largest]
+        norms = jnp.sqrt(squares([scale for scale, _ in powers]))
+        norms = jnp.ldexp(norms, jnp.stack([exponent for _, exponent in powers], axis=-1))
+        return jnp.where(jnp.isfinite(jnp.stack(largest, axis=-1)), norms, jnp.inf)
+
+    plain = squares(None)
     low, high = _SAFE_SQUARES
-    safe = jnp.all(((squares >= low) & (squares <= high)) | ~rows[:, None])
-    norms = jax.lax.cond(
-        safe,
-        lambda: jnp.sqrt(squares),
-        lambda: _scaled_norms(wide, group_of_leaf, groups),
-    )
+    safe = jnp.all(((plain >= low) & (plain <= high)) | ~rows[:, None])
+    norms = jax.lax.cond(safe, lambda: jnp.sqrt(plain), scaled)
     return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
 
@@ -72,42 +90,12 @@ def combined_norm(norms: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(largest), combined, jnp.inf)
 
 
-def _scaled_norms(
-    wide: Sequence[jax.Array], group_of_leaf: Sequence[int], groups: int
-) -> jax.Array:
-    leaf_norms = [_scaled_norm(x) for x in wide]
-    by_group = [
-        combined_norm(
-            jnp.stack([n for n, g in zip(leaf_norms, group_of_leaf, strict=True) if g == j], -1)
-        )
-        for j in range(groups)
-    ]
-    return jnp.stack(by_group, axis=-1)
-
-
-def _scaled_norm(x: jax.Array) -> jax.Array:
-    largest = jnp.max(jnp.abs(x), axis=1, initial=0.0)
-    scale, exponent = _power_of_two(largest)
-    norm = jnp.ldexp(jnp.sqrt(jnp.sum(jnp.square(x * scale[:, None]), axis=1)), exponent)
-    return jnp.where(jnp.isfinite(largest), norm, jnp.inf)
-
-
 def _power_of_two(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns an exact scale that brings `largest` near 1, and the exponent that undoes it."""
     limits = jnp.finfo(largest.dtype)
     _, exponent = jnp.frexp(jnp.where(jnp.isfinite(largest), largest, 1.0))
     exponent = jnp.clip(exponent, int(limits.minexp) + 1, int(limits.maxexp) - 2)
     return jnp.ldexp(jnp.ones_like(largest), -exponent), exponent
-
-
-def _sum_by_group(
-    columns: Sequence[jax.Array], group_of_leaf: Sequence[int], groups: int
-) -> jax.Array:
-    totals: list[jax.Array] = []
-    for j in range(groups):
-        mine = [c for c, g in zip(columns, group_of_leaf, strict=True) if g == j]
-        totals.append(_pairwise_sum(mine))
-    return jnp.stack(totals, axis=-1)
 
 
 def _pairwise_sum(terms: Sequence[jax.Array]) -> jax.Array:

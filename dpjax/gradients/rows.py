@@ -92,7 +92,7 @@ def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:
         mask = jnp.asarray(mask)
         if mask.shape != (size,):
             raise ValueError(f"mask has shape {mask.shape}: expected ({size},), one per row")
-        real = mask != 0
+        real = mask > 0
     return Rows(batch, size, _chunk_size(chunk, size), real=real)
 
 
@@ -106,6 +106,7 @@ def gathered_rows(data: Any, indices: Any, count: Any, chunk: int | None) -> Row
             f"indices has shape {indices.shape} and dtype {indices.dtype}: "
             "expected a vector of integers"
         )
+    indices = indices.astype(jnp.int32)  # a narrow dtype could not hold the number of rows
     size = indices.shape[0]
     if count is not None:
         count = jnp.asarray(count)

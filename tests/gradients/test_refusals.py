@@ -179,7 +179,7 @@ def test_weights_have_one_entry_per_row_and_group():
         grads.weighted_sum(jnp.ones(3))
     with pytest.raises(ValueError, match=r"weights has shape \(4,\): expected \(4, 2\)"):
         grads.weighted_sum(jnp.ones(4), "per_leaf")
-    with pytest.raises(ValueError, match=r"no parameter lies under 'aa'|'a' has 0 labels"):
+    with pytest.raises(ValueError, match=r"no parameter lies under 'aa'|'a' has no label"):
         grads.group_norms({"aa": "x", "b": "y"})
 
 
