@@ -79,6 +79,18 @@ def test_recovers(name):
         assert float(clean[-1]) == pytest.approx(target, rel=0.25), (seed, target)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.THRESHOLDS)
+def test_recovers_from_two_hundred_seeds(name):
+    """The share of seeds within 25% of the fixed point, and none that is lost for good."""
+    threshold = registry.THRESHOLDS[name]
+    run = jax.vmap(phases(threshold, threshold.sigma_statistic(SIGMA, B)))
+    *_, clean = run(jax.random.split(jax.random.key(7), 200))
+    ratio = np.asarray(clean)[:, -1] / noise_free_fixed_point(name)
+    assert np.mean(np.abs(np.log(ratio)) < np.log(1.25)) > 0.95
+    assert np.all((ratio > 0.2) & (ratio < 5))
+
+
 @pytest.mark.parametrize("name", registry.THRESHOLDS)
 def test_the_recovery_test_can_fail(name):
     """Where the wild phase ends is nowhere near: without clean steps the test above rejects."""
