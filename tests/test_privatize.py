@@ -63,9 +63,9 @@ def test_thresholds_beyond_float32_are_refused(c):
     "curve", [lambda t: 0.0, lambda t: -1.0, lambda t: jnp.nan, lambda t: 5.0 - t]
 )
 def test_bare_callables_are_probed(curve):
-    with pytest.raises(ValueError, match="expected values that are finite and > 0"):
+    with pytest.raises(ValueError, match="expected values > 0"):
         Mechanism(rules.abadi(), 1.0, curve)
-    with pytest.raises(ValueError, match="expected values that are finite and > 0"):
+    with pytest.raises(ValueError, match="expected values > 0"):
         Mechanism(rules.abadi(), curve, 1.0)
 
 

@@ -25,6 +25,10 @@ __all__ = [
 _EPOCH_SLACK = 1.0 + 2.0**-22
 
 
+# A curve is probed at each of its first steps, and at powers of two from there on.
+_DENSE = 256
+
+
 class Schedule(Record):
     """A public curve ``step -> value``: frozen, comparable, serialisable, jit-able."""
 
@@ -36,7 +40,7 @@ class Schedule(Record):
 
     def largest(self) -> float:
         """Returns the largest value over all steps, looked for where a curve is probed."""
-        return float(_probed(self).max())
+        return _largest_probed(self)
 
 
 FloatOrSchedule: TypeAlias = float | Schedule | Callable[[Any], Any]
@@ -85,17 +89,30 @@ def number_or_schedule(field: str, value: Any, *, zero: bool = False) -> FloatOr
         return value
     if callable(value):
         probed = _probed(value)
-        if not np.all(np.isfinite(probed) & (probed > 0)):
-            raise ValueError(f"{field} = {value!r}: expected values that are finite and > 0")
+        # Far out, where no run may ever come, a decay may have reached zero.
+        if probed is not None and not (np.all(probed >= 0) and np.all(probed[:_DENSE] > 0)):
+            raise ValueError(f"{field} = {value!r}: expected values > 0")
         return value
     return _checks.non_negative(field, value) if zero else _checks.positive(field, value)
 
 
-def _probed(curve: Callable[[Any], Any]) -> np.ndarray:
-    """Returns the curve's values at the first 256 steps and at powers of two."""
-    steps = np.asarray([*range(256), *(2**k for k in range(8, 31))], np.int32)
+def _probed(curve: Callable[[Any], Any]) -> np.ndarray | None:
+    """Returns the curve's values at the first 256 steps and at powers of two; None if traced."""
+    steps = np.asarray([*range(_DENSE), *(2**k for k in range(8, 31))], np.int32)
     with jax.ensure_compile_time_eval():  # a schedule is public: read it even while tracing
-        return np.asarray(jax.vmap(lambda t: jnp.asarray(curve(t), jnp.float32))(steps))
+        values = jax.vmap(lambda t: jnp.asarray(curve(t), jnp.float32))(steps)
+    # A closure over a traced number (a vmapped hyper-parameter) has no values yet.
+    return None if isinstance(values, jax.core.Tracer) else np.asarray(values)
+
+
+def _largest_probed(curve: Callable[[Any], Any]) -> float:
+    probed = _probed(curve)
+    if probed is None:
+        raise ValueError(
+            f"{curve!r} depends on a traced value: expected one whose largest value can be read, "
+            "as the noise of a statistic is derived from it"
+        )
+    return float(probed.max())
 
 
 def value_at(value: FloatOrSchedule, step: Any) -> jax.Array:
@@ -114,4 +131,4 @@ def largest(value: FloatOrSchedule) -> float:
     """
     if isinstance(value, Schedule):
         return value.largest()
-    return float(_probed(value).max()) if callable(value) else float(value)
+    return _largest_probed(value) if callable(value) else float(value)
