@@ -208,7 +208,7 @@ def test_andrew_follows_tensorflow_privacy(published: trajectories.PublishedTraj
     state = tx.init(params)
     for c, total in zip(published.thresholds, published.clipped_sums, strict=True):
         update, state = tx.update(grads, state, params)
-        assert 2 * float(update[0]) == pytest.approx(total, rel=FLOAT32, abs=1e-5)
+        assert 2 * float(update[0]) == pytest.approx(total, rel=FLOAT32, abs=3e-5)
         assert float(state.threshold.threshold) == pytest.approx(c, rel=FLOAT32)
 
 

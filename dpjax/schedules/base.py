@@ -25,10 +25,6 @@ __all__ = [
 _EPOCH_SLACK = 1.0 + 2.0**-22
 
 
-# A curve is probed at each of its first steps, and at powers of two from there on.
-_DENSE = 256
-
-
 class Schedule(Record):
     """A public curve ``step -> value``: frozen, comparable, serialisable, jit-able."""
 
@@ -89,8 +85,9 @@ def number_or_schedule(field: str, value: Any, *, zero: bool = False) -> FloatOr
         return value
     if callable(value):
         probed = _probed(value)
-        # Far out, where no run may ever come, a decay may have reached zero.
-        if probed is not None and not (np.all(probed >= 0) and np.all(probed[:_DENSE] > 0)):
+        # Far out, where no run may ever come, a decay may have reached zero. The accounting reads
+        # every step that ran, and refuses a noise multiplier of zero there.
+        if probed is not None and not (0 < probed[0] < np.inf and np.all(probed >= 0)):
             raise ValueError(f"{field} = {value!r}: expected values > 0")
         return value
     return _checks.non_negative(field, value) if zero else _checks.positive(field, value)
@@ -98,7 +95,7 @@ def number_or_schedule(field: str, value: Any, *, zero: bool = False) -> FloatOr
 
 def _probed(curve: Callable[[Any], Any]) -> np.ndarray | None:
     """Returns the curve's values at the first 256 steps and at powers of two; None if traced."""
-    steps = np.asarray([*range(_DENSE), *(2**k for k in range(8, 31))], np.int32)
+    steps = np.asarray([*range(256), *(2**k for k in range(8, 31))], np.int32)
     with jax.ensure_compile_time_eval():  # a schedule is public: read it even while tracing
         values = jax.vmap(lambda t: jnp.asarray(curve(t), jnp.float32))(steps)
     # A closure over a traced number (a vmapped hyper-parameter) has no values yet.
