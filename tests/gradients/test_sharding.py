@@ -86,7 +86,9 @@ def test_the_sum_over_devices_is_that_of_clipped_gradients(mesh):
     assert_close(update, expected, rtol=1e-5, atol=1e-7)
 
     # The trap: at shared parameters JAX sums gradients over the devices before anybody clips.
-    late = jax.vmap(jax.grad(softmax.loss), in_axes=(None, 0))
+    def late(params, data):
+        return jax.lax.map(lambda example: jax.grad(softmax.loss)(params, example), data)
+
     summed = jax.jit(jax.shard_map(late, mesh=mesh, in_specs=(P(), P("data")), out_specs=P()))(
         PARAMS, DATA
     )
@@ -183,8 +185,8 @@ def test_the_devices_speak_once_a_step(mesh):
         eqn.primitive.name for eqn in equations(jax.make_jaxpr(program)(*arguments).jaxpr)
     )
     assert names["shard_map"] == 1
-    # lax.psum of a tree is one equation for each of its leaves: b, w and the statistic.
-    assert sum(n for name, n in names.items() if name.startswith("psum")) == 3
+    # One psum of (b, w, statistic), which newer releases of JAX write as one for each of the three.
+    assert sum(n for name, n in names.items() if name.startswith("psum")) in (1, 3)
     assert not [name for name in names if "gather" in name and name != "gather"]
 
     compiled = program.lower(*arguments).compile().as_text()
