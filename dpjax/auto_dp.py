@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
+from dpjax.devices import summed_over_devices
 from dpjax.gradients import as_per_example_grads
-from dpjax.gradients.shards import summed_over_devices
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import ClippedSum, cast_like
 

@@ -10,8 +10,8 @@ import optax
 
 from dpjax import _checks, noise
 from dpjax._states import find_state
+from dpjax.devices import summed_over_devices
 from dpjax.gradients import as_per_example_grads, combined_norm, group_index
-from dpjax.gradients.shards import summed_over_devices
 from dpjax.mechanism import Mechanism
 from dpjax.thresholds import Threshold, ThresholdContext
 

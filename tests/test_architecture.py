@@ -22,6 +22,7 @@ ROOMS = [
     "schedules",
     "noise",
     "sampling",
+    "devices",
     "gradients",
     "thresholds",
     "mechanism",

@@ -13,6 +13,7 @@ import pytest
 import dpjax
 from dpjax import methods, rules
 from dpjax._states import find_state
+from dpjax.gradients.per_example import ENGINES
 from tests import registry
 
 B, CHUNK, SIGMA = 32.0, 4, 1.0
@@ -51,7 +52,7 @@ def drawn_rows(added):
     }
 
 
-def release_parts(method, groups):
+def release_parts(method, groups, engine="vmap"):
     """Returns a jitted (data, indices, count) -> (ClippedSum, scales of both parts)."""
     method = method.replace(mechanism=method.mechanism.replace(groups=groups))
     params = {"a": jnp.zeros(3), "b": jnp.zeros(2), "c": jnp.zeros(())}
@@ -66,7 +67,7 @@ def release_parts(method, groups):
     @jax.jit
     def parts(data, indices, count):
         loss = method.loss(linear_loss, state)
-        grads = dpjax.per_example_grads(loss, chunk=CHUNK)(
+        grads = dpjax.per_example_grads(loss, engine, chunk=CHUNK)(
             params, data, indices=indices, count=count
         )
         return method.clipped_sum(grads, state)
@@ -88,10 +89,11 @@ def joint_move(parts, gradient_scale, statistic_scale, data, position):
     return np.sqrt(square + np.sum(statistic**2) / statistic_scale**2)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("name", SOUND)
-def test_one_example_moves_the_joint_release_by_at_most_one_over_sigma(name, groups):
-    parts, *scales = release_parts(registry.METHODS[name](SIGMA), GROUPS[groups])
+def test_one_example_moves_the_joint_release_by_at_most_one_over_sigma(name, groups, engine):
+    parts, *scales = release_parts(registry.METHODS[name](SIGMA), GROUPS[groups], engine)
     for kind, added in ADDED.items():
         for position in POSITIONS:
             move = joint_move(parts, *scales, drawn_rows(added), position)

@@ -15,9 +15,9 @@ from dpjax.gradients.rows import Rows, batch_rows, gathered_rows, leading_size
 from dpjax.gradients.shards import varying, varying_zero
 from dpjax.gradients.vmap import vmap_engine
 
-__all__ = ["as_per_example_grads", "per_example_grads"]
+__all__ = ["ENGINES", "as_per_example_grads", "per_example_grads"]
 
-_ENGINES = {"vmap": vmap_engine}
+ENGINES = {"vmap": vmap_engine}
 
 
 def per_example_grads(
@@ -50,8 +50,8 @@ def per_example_grads(
         >>> drawn.weighted_sum(jnp.ones(3)).tolist()
         [6.0, 8.0]
     """
-    if engine not in _ENGINES:
-        raise ValueError(f"engine = {engine!r}: {_checks.nearest(str(engine), _ENGINES)}")
+    if engine not in ENGINES:
+        raise ValueError(f"engine = {engine!r}: {_checks.nearest(str(engine), ENGINES)}")
     if chunk is not None:
         chunk = _checks.integer("chunk", chunk, at_least=1)
     refuse_closed_over_batch_stats(loss_fn)
@@ -80,7 +80,7 @@ def per_example_grads(
         zero = varying_zero(rows.arrays, params)
         own = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), params)
         return PerExampleGrads(
-            lambda part: _ENGINES[engine](loss_fn, own, part, key), rows, _shapes(params), zero
+            lambda part: ENGINES[engine](loss_fn, own, part, key), rows, _shapes(params), zero
         )
 
     return grads_of
