@@ -12,7 +12,7 @@ from dpjax._record import Record
 from dpjax._states import find_state
 from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum, PrivatizeState, cast_like, clipped_sum, privatize
+from dpjax.privatize import ClippedSum, PrivatizeState, batch_sum, cast_like, clipped_sum, privatize
 
 __all__ = ["AdaClipState", "adaclip"]
 
@@ -94,9 +94,9 @@ class adaclip(_PreconditionerRecord):
         def update(
             updates: Any, state: AdaClipState, params: Any = None, *, mask: Any = None, **_: Any
         ) -> tuple[Any, AdaClipState]:
-            total = updates
-            if not isinstance(updates, ClippedSum):
-                total = self.clipped_sum(mechanism, updates, state, mask)
+            total = batch_sum(
+                updates, mask, params, lambda g: self.clipped_sum(mechanism, g, state)
+            )
             noisy_mean, inner = private.update(total, state.inner)
             noise_std = inner.released.sigma_gradient * inner.released.bound / batch_size
             scale = _scale(state.variance)

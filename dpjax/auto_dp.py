@@ -10,7 +10,7 @@ from dpjax import _checks, noise
 from dpjax.devices import summed_over_devices
 from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum, cast_like
+from dpjax.privatize import ClippedSum, batch_sum, cast_like
 
 __all__ = ["AutoDpState", "auto_dp_as_printed_sum", "auto_dp_as_printed_transformation"]
 
@@ -47,9 +47,7 @@ def auto_dp_as_printed_transformation(
     def update(
         updates: Any, state: AutoDpState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, AutoDpState]:
-        total = updates
-        if not isinstance(updates, ClippedSum):
-            total = auto_dp_as_printed_sum(mechanism, updates, mask)
+        total = batch_sum(updates, mask, params, lambda g: auto_dp_as_printed_sum(mechanism, g))
         total = summed_over_devices(total, axis_name, state.key)
         step_key = jax.random.fold_in(state.key, state.step)
         std = mechanism.sigma(state.step) * total.statistic[0] / batch_size

@@ -1,6 +1,6 @@
 """Mechanism -> optax transformation: per-example gradients in, one private gradient out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,11 +11,19 @@ import optax
 from dpjax import _checks, noise
 from dpjax._states import find_state
 from dpjax.devices import summed_over_devices
-from dpjax.gradients import as_per_example_grads, combined_norm, group_index
+from dpjax.gradients import PerExampleGrads, as_per_example_grads, combined_norm, group_index
 from dpjax.mechanism import Mechanism
 from dpjax.thresholds import Threshold, ThresholdContext
 
-__all__ = ["ClippedSum", "PrivatizeState", "Released", "cast_like", "clipped_sum", "privatize"]
+__all__ = [
+    "ClippedSum",
+    "PrivatizeState",
+    "Released",
+    "batch_sum",
+    "cast_like",
+    "clipped_sum",
+    "privatize",
+]
 
 
 # A float32 norm may come out too short, and a contribution then too long: by up to 1.8e-6 where one
@@ -130,13 +138,7 @@ def privatize(
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, PrivatizeState]:
-        total = updates
-        if isinstance(updates, ClippedSum):
-            if mask is not None:
-                raise ValueError("mask: expected with the parts, not with their sum")
-        else:
-            grads = as_per_example_grads(updates, mask, params)
-            total = clipped_sum(mechanism, grads, state)
+        total = batch_sum(updates, mask, params, lambda g: clipped_sum(mechanism, g, state))
         total = summed_over_devices(total, axis_name, state.key)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
@@ -207,6 +209,17 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
         return weights, jnp.zeros((flat.shape[0], 0))
 
     return ClippedSum(*grads.aggregate(contribution, groups=groups))
+
+
+def batch_sum(
+    updates: Any, mask: Any, params: Any, clip: Callable[[PerExampleGrads], ClippedSum]
+) -> ClippedSum:
+    """Returns what a transformation was given as one sum: clipped here, or in parts before."""
+    if not isinstance(updates, ClippedSum):
+        return clip(as_per_example_grads(updates, mask, params))
+    if mask is not None:
+        raise ValueError("mask: expected with the parts, not with their sum")
+    return updates
 
 
 def cast_like(update: Any, params: Any, grads: Any) -> Any:

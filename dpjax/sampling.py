@@ -50,9 +50,9 @@ class Poisson(Sampling):
         rate: the probability, in (0, 1]; B / N for an expected batch size of B.
 
     Example:
-        >>> indices, size = Poisson(rate=0.5).draw(jax.random.key(0), 6)
-        >>> indices.tolist(), int(size)  # 6 is no row: padding
-        ([2, 3, 5, 6, 6, 6], 3)
+        >>> indices, size = Poisson(rate=2**-33).draw(jax.random.key(0), 4)  # none, in effect
+        >>> indices.tolist(), int(size)  # 4 is no row: padding
+        ([4, 4, 4, 4], 0)
     """
 
     rate: float

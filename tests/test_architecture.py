@@ -34,7 +34,6 @@ ROOMS = [
     "methods",
     "testing",
 ]
-IMPORTS_NAME = {"scikit-learn": "sklearn"}
 
 
 def room(path: Path) -> str:

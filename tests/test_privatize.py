@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import dpjax
 from dpjax import Mechanism, methods, rules, thresholds
+from tests import registry
 
 KEY = jax.random.key(0)
 ROWS = jnp.array([[3.0, 4.0, 0.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0], [0.0, 6.0, 8.0]])
@@ -192,6 +193,19 @@ def test_transformations_after_privatize():
     later, _ = private.update(ROWS, private.update(ROWS, private.init(PARAMS), PARAMS)[1], PARAMS)
     assert not np.any(first)
     np.testing.assert_allclose(second, -(alone + later) / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dp_sgd", "adaclip", "auto_dp_sgd"])
+def test_every_transformation_refuses_what_is_no_batch(name):
+    method = registry.METHODS[name](1.0)
+    params = jnp.zeros((4, 3))
+    tx = method.transformation(4, KEY)
+    state = tx.init(params)
+    with pytest.raises(ValueError, match="expected one gradient per example"):
+        tx.update(jnp.ones((4, 3)), state, params)
+    part = method.clipped_sum(jnp.ones((2, 4, 3)), state)
+    with pytest.raises(ValueError, match="mask: expected with the parts"):
+        tx.update(part, state, params, mask=jnp.ones(2))
 
 
 def test_state_is_a_pytree_of_arrays_that_survives_a_round_trip():
