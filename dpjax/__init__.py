@@ -1,6 +1,16 @@
 """dpjax: differentially private deep learning in JAX, where one object runs and is accounted."""
 
-from dpjax import gradients, methods, noise, rules, sampling, schedules, testing, thresholds
+from dpjax import (
+    accounting,
+    gradients,
+    methods,
+    noise,
+    rules,
+    sampling,
+    schedules,
+    testing,
+    thresholds,
+)
 from dpjax.gradients import PerExampleGrads, per_example_grads, refuse_batch_stats
 from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.methods import Method
@@ -14,6 +24,7 @@ __all__ = [
     "PerExampleGrads",
     "PrivatizeState",
     "Released",
+    "accounting",
     "clipped_sum",
     "gradients",
     "methods",

@@ -1,0 +1,217 @@
+"""Epsilon and delta of what ran: a number that says what it is worth."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import dp_accounting
+from dp_accounting import NeighboringRelation
+
+from dpjax import _checks
+from dpjax.accounting import gdp, pld, rdp, tcdp
+from dpjax.accounting.events import event
+from dpjax.accounting.leaves import Poisson, leaves
+from dpjax.accounting.relation import check_accountant
+from dpjax.mechanism import Mechanism
+from dpjax.methods import Method
+from dpjax.sampling import Sampling
+
+__all__ = ["Bound", "delta", "delta_of", "epsilon", "epsilon_of", "upper_epsilon_of"]
+
+
+class Bound(float):
+    """An upper bound on epsilon or delta. It is a float, and it knows how it came about.
+
+    Attributes:
+        lower: a lower bound on the same quantity, 0 where none is computed.
+        accountant: "pld", "rdp", "tcdp" or "gdp".
+        relation: the neighbouring relation, as in "add_or_remove_one".
+        guarantee: False for a figure that is an approximation or not proven.
+        note: what must be said with the number; empty for most.
+    """
+
+    lower: float
+    accountant: str
+    relation: str
+    guarantee: bool
+    note: str
+
+    @property
+    def upper(self) -> float:
+        """The bound itself, as a plain float."""
+        return float(self)
+
+
+def epsilon(
+    mechanism: Mechanism | Method,
+    sampling: Sampling,
+    steps: int,
+    delta: float,
+    accountant: str = "pld",
+    *,
+    start: int = 0,
+    relation: Any = None,
+    orders: Sequence[float] | None = None,
+) -> Bound:
+    """Returns the epsilon of `steps` steps of a mechanism at `delta`.
+
+    Args:
+        mechanism: the mechanism or method that ran.
+        sampling: the sampler that drew its batches.
+        steps: how many steps were released.
+        delta: the target delta, in (0, 1).
+        accountant: "pld" (tight, with `lower`), "rdp" (the papers'), "tcdp" (inside its lemma's
+            conditions only) or "gdp" (the central-limit figure, no guarantee).
+        start: how many steps were released before.
+        relation: "add_or_remove_one", "replace_one", or None for the sampler's own.
+        orders: Renyi orders for "rdp"; None takes dp-accounting's.
+
+    Returns:
+        A `Bound`: a float with its lower bound, relation and worth.
+
+    Privacy:
+        Epsilon counts these steps and nothing else: not the choice of hyper-parameters, not other
+        runs on the same data, not what is computed from the data elsewhere. See `Ledger`.
+
+    Example:
+        >>> import dpjax
+        >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+        >>> spent = epsilon(method, dpjax.sampling.Poisson(0.01), steps=1000, delta=1e-5)
+        >>> print(f"{spent:.2f}, at least {spent.lower:.2f}, under {spent.relation}")
+        1.83, at least 1.82, under add_or_remove_one
+    """
+    happened = event(
+        mechanism,
+        sampling,
+        steps,
+        start,
+        relation=relation,
+        accountant=check_accountant(accountant),
+    )
+    return epsilon_of(happened, happened.neighboring_relation, delta, accountant, orders)
+
+
+def delta(
+    mechanism: Mechanism | Method,
+    sampling: Sampling,
+    steps: int,
+    epsilon: float,
+    accountant: str = "pld",
+    *,
+    start: int = 0,
+    relation: Any = None,
+    orders: Sequence[float] | None = None,
+) -> Bound:
+    """Returns the delta of `steps` steps of a mechanism at `epsilon`; see `epsilon`.
+
+    >>> import dpjax
+    >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+    >>> f"{delta(method, dpjax.sampling.Poisson(0.01), 1000, epsilon=2.0):.1e}"
+    '2.7e-06'
+    """
+    happened = event(
+        mechanism,
+        sampling,
+        steps,
+        start,
+        relation=relation,
+        accountant=check_accountant(accountant),
+    )
+    return delta_of(happened, happened.neighboring_relation, epsilon, accountant, orders)
+
+
+def epsilon_of(
+    happened: dp_accounting.DpEvent,
+    relation: NeighboringRelation,
+    delta: float,
+    accountant: str,
+    orders: Sequence[float] | None = None,
+) -> Bound:
+    """Returns the epsilon of an event that was written for this accountant."""
+    delta = _checks.fraction("delta", delta)
+    if accountant == "pld":
+        _check_delta(delta)
+        bracket = pld.pld_bracket(happened, relation, delta)
+        return _bound(bracket.upper, happened, accountant, relation, lower=bracket.lower)
+    value = upper_epsilon_of(happened, relation, delta, accountant, orders)
+    return _bound(value, happened, accountant, relation)
+
+
+def upper_epsilon_of(
+    happened: dp_accounting.DpEvent,
+    relation: NeighboringRelation,
+    delta: float,
+    accountant: str,
+    orders: Sequence[float] | None = None,
+) -> float:
+    """Returns the number alone, and faster for "pld": what calibration repeats."""
+    check_accountant(accountant)
+    _check_orders(orders, accountant)
+    if accountant == "pld":
+        _check_delta(delta)
+        return pld.pld_upper(happened, relation, delta)
+    if accountant == "rdp":
+        return rdp.rdp_epsilon(happened, relation, delta, orders or rdp.ORDERS)
+    if accountant == "tcdp":
+        return tcdp.tcdp_epsilon(tcdp.tcdp(happened, relation), delta)
+    return gdp.gdp_epsilon(gdp.gdp_mu(happened, relation)[0], delta)
+
+
+def delta_of(
+    happened: dp_accounting.DpEvent,
+    relation: NeighboringRelation,
+    epsilon: float,
+    accountant: str,
+    orders: Sequence[float] | None = None,
+) -> Bound:
+    """Returns the delta of an event that was written for this accountant."""
+    epsilon = _checks.non_negative("epsilon", epsilon)
+    _check_orders(orders, accountant)
+    if accountant == "pld":
+        value = pld.pld_delta(happened, relation, epsilon)
+    elif accountant == "rdp":
+        value = rdp.rdp_delta(happened, relation, epsilon, orders or rdp.ORDERS)
+    elif accountant == "tcdp":
+        value = tcdp.tcdp_delta(tcdp.tcdp(happened, relation), epsilon)
+    else:
+        value = gdp.gdp_delta(gdp.gdp_mu(happened, relation)[0], epsilon)
+    return _bound(value, happened, check_accountant(accountant), relation)
+
+
+def _bound(
+    value: float,
+    happened: dp_accounting.DpEvent,
+    accountant: str,
+    relation: NeighboringRelation,
+    lower: float = 0.0,
+) -> Bound:
+    if math.isnan(value):
+        raise ValueError(f"accountant = {accountant!r} gave NaN for {happened!r}")
+    sampled = any(g.sampling != Poisson(1.0) for g in leaves(happened).gaussians)
+    poisson = any(isinstance(g.sampling, Poisson) for g in leaves(happened).gaussians)
+    note = ""
+    if accountant == "gdp" and sampled:
+        note = gdp.APPROXIMATION
+    elif accountant == "tcdp" and sampled and poisson:
+        note = tcdp.NOT_PROVEN
+    bound = Bound(value)
+    bound.lower, bound.accountant, bound.relation = lower, accountant, relation.name.lower()
+    bound.guarantee, bound.note = not note, note
+    return bound
+
+
+def _check_delta(delta: float) -> None:
+    if delta < pld.SMALLEST_DELTA:
+        raise ValueError(
+            f"delta = {delta:g} with accountant = 'pld': expected at least {pld.SMALLEST_DELTA:g}, "
+            "or accountant = 'rdp' with orders = dpjax.accounting.TAIL_ORDERS"
+        )
+
+
+def _check_orders(orders: Sequence[float] | None, accountant: str) -> None:
+    if orders is None:
+        return
+    if accountant != "rdp":
+        raise ValueError(f"orders with accountant = {accountant!r}: expected 'rdp'")
+    if not len(orders) or not all(1 < order < math.inf for order in orders):
+        raise ValueError(f"orders = {orders!r}: expected finite numbers > 1")

@@ -1,0 +1,120 @@
+"""Takes an event apart: which Gaussians, under which sampling, how often."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import dp_accounting
+import numpy as np
+
+__all__ = ["Fixed", "Gaussians", "Leaves", "Poisson", "Truncated", "leaves"]
+
+
+class Poisson(NamedTuple):
+    """Poisson sampling at a rate; a rate of 1 is no sampling at all."""
+
+    rate: float
+
+
+class Truncated(NamedTuple):
+    """Poisson sampling at a rate, cut at random to a largest size."""
+
+    dataset_size: int
+    rate: float
+    max_size: int
+
+
+class Fixed(NamedTuple):
+    """A batch of fixed size, drawn without replacement."""
+
+    dataset_size: int
+    size: int
+
+
+class Gaussians(NamedTuple):
+    """Gaussian releases under one kind of sampling.
+
+    Attributes:
+        sampling: the sampling.
+        sigmas: distinct noise multipliers, ascending.
+        counts: how many releases have each of them.
+    """
+
+    sampling: Poisson | Truncated | Fixed
+    sigmas: np.ndarray
+    counts: np.ndarray
+
+
+class Leaves(NamedTuple):
+    """An event as what it composes; the order does not matter to any accountant.
+
+    Attributes:
+        gaussians: the Gaussian releases, by their sampling.
+        others: everything else, each with its count.
+    """
+
+    gaussians: list[Gaussians]
+    others: list[tuple[dp_accounting.DpEvent, int]]
+
+
+def leaves(event: dp_accounting.DpEvent) -> Leaves:
+    """Takes a (nested) composition apart.
+
+    Gaussians that are not sampled become one: ``sigma = (sum_t sigma_t^-2)^(-1/2)``, exactly.
+
+    >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
+    >>> leaves(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
+    [Gaussians(sampling=Poisson(rate=1.0), sigmas=array([1.]), counts=array([1]))]
+    """
+    found: dict[Poisson | Truncated | Fixed, dict[float, int]] = defaultdict(dict)
+    others = []
+    for leaf, count in _walk(event, 1):
+        sampled = _sampled(leaf)
+        if sampled is None:
+            others.append((leaf, count))
+            continue
+        sampling, sigma = sampled
+        if not 0 < sigma < np.inf:
+            raise ValueError(f"{leaf!r}: expected a finite noise multiplier > 0")
+        found[sampling][sigma] = found[sampling].get(sigma, 0) + count
+    gaussians = []
+    for sampling, by_sigma in found.items():
+        sigmas, counts = np.array(sorted(by_sigma.items())).T
+        if sampling == Poisson(1.0):
+            sigmas, counts = np.array([np.sum(counts / sigmas**2) ** -0.5]), np.array([1])
+        gaussians.append(Gaussians(sampling, sigmas, counts.astype(np.int64)))
+    return Leaves(gaussians, others)
+
+
+def _walk(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
+    if isinstance(event, dp_accounting.NoOpDpEvent):
+        return
+    if isinstance(event, dp_accounting.ComposedDpEvent):
+        for part in event.events:
+            yield from _walk(part, count)
+    elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+        yield from _walk(event.event, count * event.count)
+    else:
+        yield event, count
+
+
+def _sampled(
+    event: dp_accounting.DpEvent,
+) -> tuple[Poisson | Truncated | Fixed, float] | None:
+    """Returns the sampling and the noise multiplier of a Gaussian release, None for any other."""
+    sampling: Poisson | Truncated | Fixed = Poisson(1.0)
+    inner = event
+    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        sampling, inner = Poisson(float(event.sampling_probability)), event.event
+    elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+        inner = event.event
+        if event.sample_size < event.source_dataset_size:
+            sampling = Fixed(event.source_dataset_size, event.sample_size)
+    elif isinstance(event, dp_accounting.TruncatedSubsampledGaussianDpEvent):
+        sampling = Truncated(
+            event.dataset_size, event.sampling_probability, event.truncated_batch_size
+        )
+        inner = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    if not isinstance(inner, dp_accounting.GaussianDpEvent):
+        return None
+    return sampling, float(inner.noise_multiplier)
