@@ -17,7 +17,7 @@ from dpjax.methods import Method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpjax.stored_momentum import stored_momentum
 
-__all__ = ["Event", "event", "noise_multipliers"]
+__all__ = ["Event", "check_method", "event", "event_of_runs", "noise_multipliers"]
 
 
 @attrs.frozen
@@ -86,13 +86,24 @@ def event(
         accountant = "rdp" if isinstance(sampling, FixedSize) else "pld"
     relation = as_relation(relation, sampling)
     check_supported(sampling, accountant, relation)
-    _check_method(mechanism, sampling)
+    check_method(mechanism, sampling)
+    runs = noise_multipliers(mechanism, steps, start)
+    return event_of_runs(runs, sampling, relation, accountant)
+
+
+def event_of_runs(
+    runs: list[tuple[float, int]],
+    sampling: Sampling,
+    relation: NeighboringRelation,
+    accountant: str,
+) -> Event:
+    """Returns the event of runs of (sigma, number of steps), as `noise_multipliers` gives them."""
     halved = accountant == "rdp" and relation is NeighboringRelation.REPLACE_ONE
-    runs = [
+    events = [
         dp_accounting.SelfComposedDpEvent(_one_step(sampling, sigma / 2 if halved else sigma), n)
-        for sigma, n in noise_multipliers(mechanism, steps, start)
+        for sigma, n in runs
     ]
-    return Event(runs, relation, accountant)  # type: ignore[call-arg]
+    return Event(events, relation, accountant)  # type: ignore[call-arg]
 
 
 def noise_multipliers(
@@ -169,7 +180,8 @@ def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:
         )
 
 
-def _check_method(mechanism: Any, sampling: Sampling) -> None:
+def check_method(mechanism: Any, sampling: Sampling) -> None:
+    """Refuses a sampler that the method does not run with."""
     stored = isinstance(mechanism, Method) and isinstance(mechanism.momentum, stored_momentum)
     if stored and not isinstance(sampling, FullBatch):
         raise ValueError(

@@ -52,7 +52,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     """
     if mu == 0 or not mu < math.inf:
         return 0.0 if mu == 0 else math.inf
-    return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta))
+    with np.errstate(divide="ignore"):  # its logarithm of 0, far beyond the answer
+        return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta))
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
