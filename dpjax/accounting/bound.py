@@ -1,5 +1,6 @@
 """Epsilon and delta of what ran: a number that says what it is worth."""
 
+import decimal
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,16 @@ from dpjax.mechanism import Mechanism
 from dpjax.methods import Method
 from dpjax.sampling import Sampling
 
-__all__ = ["Bound", "delta", "delta_of", "epsilon", "epsilon_of", "upper_epsilon_of"]
+__all__ = [
+    "Bound",
+    "delta",
+    "delta_of",
+    "epsilon",
+    "epsilon_of",
+    "make_bound",
+    "rounded_up",
+    "upper_epsilon_of",
+]
 
 
 class Bound(float):
@@ -132,9 +142,9 @@ def epsilon_of(
     if accountant == "pld":
         _check_delta(delta)
         bracket = pld.pld_bracket(happened, relation, delta)
-        return _bound(bracket.upper, happened, accountant, relation, lower=bracket.lower)
+        return make_bound(bracket.upper, accountant, relation, bracket.lower)
     value = upper_epsilon_of(happened, relation, delta, accountant, orders)
-    return _bound(value, happened, accountant, relation)
+    return make_bound(value, accountant, relation, note=_note(happened, accountant))
 
 
 def upper_epsilon_of(
@@ -166,6 +176,7 @@ def delta_of(
 ) -> Bound:
     """Returns the delta of an event that was written for this accountant."""
     epsilon = _checks.non_negative("epsilon", epsilon)
+    check_accountant(accountant)
     _check_orders(orders, accountant)
     if accountant == "pld":
         value = pld.pld_delta(happened, relation, epsilon)
@@ -175,29 +186,49 @@ def delta_of(
         value = tcdp.tcdp_delta(tcdp.tcdp(happened, relation), epsilon)
     else:
         value = gdp.gdp_delta(gdp.gdp_mu(happened, relation)[0], epsilon)
-    return _bound(value, happened, check_accountant(accountant), relation)
+    return make_bound(value, accountant, relation, note=_note(happened, accountant))
 
 
-def _bound(
+def make_bound(
     value: float,
-    happened: dp_accounting.DpEvent,
     accountant: str,
     relation: NeighboringRelation,
     lower: float = 0.0,
+    note: str = "",
 ) -> Bound:
+    """Returns a bound with its attributes; one with a note is no guarantee."""
     if math.isnan(value):
-        raise ValueError(f"accountant = {accountant!r} gave NaN for {happened!r}")
-    sampled = any(g.sampling != Poisson(1.0) for g in leaves(happened).gaussians)
-    poisson = any(isinstance(g.sampling, Poisson) for g in leaves(happened).gaussians)
-    note = ""
-    if accountant == "gdp" and sampled:
-        note = gdp.APPROXIMATION
-    elif accountant == "tcdp" and sampled and poisson:
-        note = tcdp.NOT_PROVEN
+        raise ValueError(f"accountant = {accountant!r} gave NaN; expected another one")
     bound = Bound(value)
     bound.lower, bound.accountant, bound.relation = lower, accountant, relation.name.lower()
     bound.guarantee, bound.note = not note, note
     return bound
+
+
+def _note(happened: dp_accounting.DpEvent, accountant: str) -> str:
+    """Returns what is wrong with a figure, if anything."""
+    samplings = [gaussians.sampling for gaussians in leaves(happened).gaussians]
+    sampled = [sampling for sampling in samplings if sampling != Poisson(1.0)]
+    if accountant == "gdp" and sampled:
+        return gdp.APPROXIMATION
+    if accountant == "tcdp" and any(isinstance(sampling, Poisson) for sampling in sampled):
+        return tcdp.NOT_PROVEN
+    return ""
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Writes a number with so many digits, never smaller than it is: for epsilons in print.
+
+    >>> rounded_up(1.82831), rounded_up(12.0), rounded_up(2e-6)
+    ('1.829', '12', '2e-06')
+    """
+    if not 0 < value < math.inf:
+        return f"{value:g}"
+    exact = decimal.Decimal(float(value))
+    last = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    # A hair of room, so that 2e-6, which is a little more in binary, stays 2e-6.
+    shown = (exact * (1 - decimal.Decimal(2) ** -50)).quantize(last, decimal.ROUND_CEILING)
+    return f"{float(shown):.{digits + 1}g}"
 
 
 def _check_delta(delta: float) -> None:

@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 """How far below the target a calibrated epsilon may stay, relative to it."""
 
 Runs = list[tuple[float, int]]
-Either = TypeVar("Either", Mechanism, Method)
+Either = TypeVar("Either", bound=Mechanism | Method)
 
 
 def calibrate(

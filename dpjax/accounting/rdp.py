@@ -1,6 +1,7 @@
 """Renyi differential privacy: dp-accounting's orders and conversions, whole schedules at once."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -11,7 +12,7 @@ from dpjax.accounting.leaves import Fixed, Gaussians, Poisson, leaves
 from dpjax.accounting.rdp_fixed import rdp_fixed_size
 from dpjax.accounting.rdp_poisson import rdp_poisson
 
-__all__ = ["ORDERS", "TAIL_ORDERS", "rdp", "rdp_delta", "rdp_epsilon"]
+__all__ = ["ORDERS", "TAIL_ORDERS", "RdpAccountant", "rdp", "rdp_delta", "rdp_epsilon"]
 
 ORDERS: tuple[float, ...] = tuple(library.rdp_privacy_accountant.DEFAULT_RDP_ORDERS)
 """dp-accounting's default orders."""
@@ -25,6 +26,36 @@ TAIL_ORDERS: tuple[float, ...] = (
 """The default orders and more beyond 63, where the best one lies for a delta of 1e-15 and less."""
 
 
+class RdpAccountant(library.RdpAccountant):
+    """dp-accounting's accountant, with all noise multipliers of a schedule worked out together.
+
+    Divergences of composed releases add up. What is no Gaussian, and what stands around Gaussians
+    (`RepeatAndSelectDpEvent`), is left to dp-accounting. Under replace-one the event's Gaussians
+    are halved already, see `dpjax.accounting.event`.
+    """
+
+    def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> Any:
+        parts = leaves(event)
+        for other, times in parts.others:
+            error = super()._maybe_compose(other, count * times, do_compose)
+            if error is not None:
+                return error
+        for gaussians in parts.gaussians if do_compose else ():
+            self._rdp += count * (gaussians.counts @ self._one_release(gaussians))
+        return None
+
+    def _one_release(self, gaussians: Gaussians) -> np.ndarray:
+        sampling, replace = gaussians.sampling, NeighboringRelation.REPLACE_ONE
+        replaced = self.neighboring_relation is replace
+        if isinstance(sampling, Poisson) and (sampling.rate == 1 or not replaced):
+            return rdp_poisson(sampling.rate, gaussians.sigmas, self._orders)
+        if isinstance(sampling, Fixed) and replaced:
+            rate = sampling.size / sampling.dataset_size
+            return rdp_fixed_size(rate, gaussians.sigmas, self._orders)
+        relation = self.neighboring_relation.name.lower()
+        raise ValueError(f"{sampling!r} under {relation}: RDP has no bound for it")
+
+
 def rdp(
     event: dp_accounting.DpEvent,
     relation: NeighboringRelation,
@@ -32,37 +63,10 @@ def rdp(
 ) -> np.ndarray:
     """Returns the Renyi divergence of an event at every order.
 
-    Divergences of composed releases add up. All noise multipliers of a schedule are worked out
-    together; what is not a Gaussian is left to dp-accounting's own accountant.
-
-    Args:
-        event: any event; under replace-one its Gaussians are halved already, see `event`.
-        relation: the neighbouring relation.
-        orders: (A,) orders.
+    >>> rdp(dp_accounting.GaussianDpEvent(2.0), NeighboringRelation.ADD_OR_REMOVE_ONE, [8.0])
+    array([1.])
     """
-    parts = leaves(event)
-    total = np.zeros(len(orders))
-    for gaussians in parts.gaussians:
-        total += gaussians.counts @ _one_release(gaussians, relation, orders)
-    if parts.others:
-        accountant = library.RdpAccountant(orders, relation)
-        for other, count in parts.others:
-            accountant.compose(other, count)
-        total += accountant.rdp
-    return total
-
-
-def _one_release(
-    gaussians: Gaussians,
-    relation: NeighboringRelation,
-    orders: Sequence[float],
-) -> np.ndarray:
-    sampling, replace = gaussians.sampling, NeighboringRelation.REPLACE_ONE
-    if isinstance(sampling, Poisson) and (sampling.rate == 1 or relation is not replace):
-        return rdp_poisson(sampling.rate, gaussians.sigmas, orders)
-    if isinstance(sampling, Fixed) and relation is replace:
-        return rdp_fixed_size(sampling.size / sampling.dataset_size, gaussians.sigmas, orders)
-    raise ValueError(f"{sampling!r} under {relation.name.lower()}: RDP has no bound for it")
+    return RdpAccountant(orders, relation).compose(event).rdp
 
 
 def rdp_epsilon(

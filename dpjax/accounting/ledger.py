@@ -1,0 +1,234 @@
+"""The ledger: an append-only record of what was released, from which epsilon is recomputed."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import dp_accounting
+from dp_accounting import NeighboringRelation
+
+from dpjax import _checks
+from dpjax._record import Record
+from dpjax.accounting.bound import Bound, epsilon_of, make_bound, upper_epsilon_of
+from dpjax.accounting.events import event
+from dpjax.accounting.queries import DeclaredQuery, GaussianQuery, LaplaceQuery, Query
+from dpjax.accounting.relation import as_relation, check_accountant
+from dpjax.accounting.tuning import Search
+from dpjax.mechanism import Mechanism
+from dpjax.methods import Method
+from dpjax.sampling import FixedSize, FullBatch, Sampling
+
+__all__ = ["Ledger", "Steps", "Together", "published_together"]
+
+
+class _EntryRecord(Record):
+    role: ClassVar[str] = "ledger entry"
+
+
+@dataclass(frozen=True)
+class Steps(_EntryRecord):
+    """Training steps that were released.
+
+    Args:
+        mechanism: what ran.
+        sampling: what drew its batches.
+        steps: how many steps.
+        start: how many the same run had released before.
+    """
+
+    mechanism: Mechanism | Method
+    sampling: Sampling
+    steps: int
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the fields: what cannot be accounted cannot be entered."""
+        event(self.mechanism, self.sampling, self.steps, self.start)
+
+
+class _LedgerRecord(Record):
+    role: ClassVar[str] = "ledger"
+
+
+@dataclass(frozen=True)
+class Ledger(_LedgerRecord):
+    """What was released about one data set. Adding to it returns a longer one; nothing is removed.
+
+    Args:
+        dataset: the data set's name, for the statement.
+        unit: what one example stands for, and so what is protected.
+        entries: what was released, in order: `Steps`, queries and searches.
+
+    Privacy:
+        Epsilon is that of the composition of all entries, recomputed from what ran. It does not
+        count what is not entered.
+
+    Example:
+        >>> import dpjax
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> ledger = Ledger("digits").add_steps(method, sampling, 600)
+        >>> ledger = ledger.add_steps(method, sampling, 400)
+        >>> len(ledger.entries), round(ledger.epsilon(delta=1e-5), 2)
+        (1, 1.83)
+        >>> Ledger.from_json(ledger.to_json()) == ledger
+        True
+    """
+
+    dataset: str
+    unit: str = "one example"
+    entries: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        for field in ("dataset", "unit"):
+            value = getattr(self, field)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{field} = {value!r}: expected a name")
+        self._set(entries=tuple(self.entries))
+        for i, entry in enumerate(self.entries):
+            if not isinstance(entry, Steps | Query | Search):
+                raise TypeError(f"entries[{i}] = {entry!r}: expected Steps, a query or a Search")
+
+    def add(self, entry: Steps | Query | Search) -> Self:
+        """Returns the ledger with one more entry."""
+        return self.replace(entries=(*self.entries, entry))
+
+    def add_steps(self, mechanism: Mechanism | Method, sampling: Sampling, steps: int = 1) -> Self:
+        """Returns the ledger with steps that follow the last ones of the same run.
+
+        A run is continued as long as mechanism and sampler stay the same; a second run of the same
+        kind is entered with ``add(Steps(...))``.
+        """
+        last = self.entries[-1] if self.entries else None
+        if isinstance(last, Steps) and (last.mechanism, last.sampling) == (mechanism, sampling):
+            longer = last.replace(steps=last.steps + _checks.integer("steps", steps, at_least=1))
+            return self.replace(entries=(*self.entries[:-1], longer))
+        return self.add(Steps(mechanism, sampling, steps))
+
+    @property
+    def relation(self) -> NeighboringRelation:
+        """The neighbouring relation: replace-one if any batch had a fixed size."""
+        samplers = [e.sampling for e in self.entries if isinstance(e, Steps | Search)]
+        fixed = [s for s in samplers if isinstance(s, FixedSize)]
+        return as_relation(None, fixed[0] if fixed else FullBatch())
+
+    def epsilon(self, delta: float, accountant: str = "pld", *, relation: Any = None) -> Bound:
+        """Returns the epsilon of everything in the ledger.
+
+        Args:
+            delta: the target delta.
+            accountant: as for `dpjax.accounting.epsilon`; a `repeat_and_select` search needs "rdp".
+            relation: "add_or_remove_one", "replace_one", or None for the ledger's own.
+        """
+        happened, relation, left, declared = self._composed(delta, accountant, relation)
+        rest = epsilon_of(happened, relation, left, accountant) if happened.events else None
+        lower = rest.lower if rest is not None and not declared else 0.0
+        note = rest.note if rest is not None else ""
+        return make_bound((rest or 0.0) + declared, accountant, relation, lower, note)
+
+    def upper_epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """Returns the same number without its lower bound, in half the time."""
+        happened, relation, left, declared = self._composed(delta, accountant, None)
+        if not happened.events:
+            return declared
+        return declared + upper_epsilon_of(happened, relation, left, accountant)
+
+    def _composed(
+        self, delta: float, accountant: str, relation: Any
+    ) -> tuple[dp_accounting.DpEvent, NeighboringRelation, float, float]:
+        """Returns the composed event, the relation, the delta left for it, and other epsilons."""
+        delta = _checks.fraction("delta", delta)
+        check_accountant(accountant)
+        relation = self.relation if relation is None else as_relation(relation, FullBatch())
+        declared, left = self._declared(delta, relation)
+        parts = [self._event(entry, relation, accountant) for entry in self.entries]
+        happened = dp_accounting.ComposedDpEvent([part for part in parts if part is not None])
+        return happened, relation, left, declared
+
+    def _declared(self, delta: float, relation: NeighboringRelation) -> tuple[float, float]:
+        """Returns the epsilon of what has a guarantee of its own, and the delta it leaves."""
+        queries = [e for e in self.entries if isinstance(e, DeclaredQuery)]
+        searches = [e for e in self.entries if isinstance(e, Search) and not e.tuning.composes]
+        left = delta - sum(query.delta for query in queries)
+        if not left > 0:
+            raise ValueError(
+                f"delta = {delta:g}: expected more than {delta - left:g}, which declared queries "
+                "take"
+            )
+        for search in searches:
+            if as_relation(None, search.sampling) is not relation:
+                raise ValueError(
+                    f"{search.tuning!r} in a ledger under {relation.name.lower()}: expected one "
+                    f"under {as_relation(None, search.sampling).name.lower()}, like its runs"
+                )
+        # Each such search gets an equal share of delta with all the rest.
+        share = left / (len(searches) + 1)
+        spent = sum(query.epsilon for query in queries)
+        spent += sum(search.epsilon(share) for search in searches)
+        return spent, left - share * len(searches)
+
+    def _event(
+        self, entry: Any, relation: NeighboringRelation, accountant: str
+    ) -> dp_accounting.DpEvent | None:
+        if isinstance(entry, Steps):
+            return event(
+                entry.mechanism,
+                entry.sampling,
+                entry.steps,
+                entry.start,
+                relation=relation,
+                accountant=accountant,
+            )
+        if isinstance(entry, GaussianQuery | LaplaceQuery):
+            return entry.event(relation, accountant)
+        if isinstance(entry, Search) and entry.tuning.composes:
+            return entry.event(relation, accountant)
+        return None
+
+    def to_json(self) -> str:
+        """Returns the ledger as JSON."""
+        return json.dumps(self.to_plain(), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Reads a ledger back; anything unknown is refused."""
+        return cls.from_plain(json.loads(text))
+
+
+class Together(NamedTuple):
+    """The cost of several runs on the same data: of each alone, and of publishing them all."""
+
+    each: tuple[Bound, ...]
+    all_published: Bound
+
+
+def published_together(
+    ledgers: Sequence[Ledger], delta: float, accountant: str = "pld"
+) -> Together:
+    """Returns what runs on the same data cost, each alone and all published.
+
+    Seeds, methods and hyper-parameters that appear in one table were all released: whoever saw the
+    table saw their composition.
+
+    Args:
+        ledgers: one per run, all of the same data set.
+        delta: the target delta.
+        accountant: as for `dpjax.accounting.epsilon`.
+
+    Example:
+        >>> import dpjax
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> runs = [Ledger("digits").add_steps(method, sampling, 1000)] * 3
+        >>> cost = published_together(runs, delta=1e-5)
+        >>> f"each {cost.each[0]:.2f}, all published {cost.all_published:.2f}"
+        'each 1.83, all published 3.19'
+    """
+    if not ledgers:
+        raise ValueError("ledgers: expected at least one")
+    names = {(ledger.dataset, ledger.unit) for ledger in ledgers}
+    if len(names) > 1:
+        raise ValueError(f"ledgers of {sorted(names)}: expected one data set and unit")
+    whole = ledgers[0].replace(entries=tuple(e for ledger in ledgers for e in ledger.entries))
+    each = tuple(ledger.epsilon(delta, accountant) for ledger in ledgers)
+    return Together(each, whole.epsilon(delta, accountant))

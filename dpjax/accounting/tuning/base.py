@@ -1,0 +1,196 @@
+"""What a private search for hyper-parameters is, and the plan that runs and is accounted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import dp_accounting
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpjax import _checks
+from dpjax._record import Record
+from dpjax.accounting.bound import Bound, make_bound
+from dpjax.accounting.calibration import noise_for
+from dpjax.accounting.events import event_of_runs, noise_multipliers
+from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
+from dpjax.accounting.relation import as_relation, check_supported
+from dpjax.mechanism import Mechanism
+from dpjax.methods import Method
+from dpjax.sampling import Sampling
+
+__all__ = ["Found", "Search", "Tuning"]
+
+
+class Found(NamedTuple):
+    """What a private search releases, and nothing else: not the losing runs, not their number.
+
+    Attributes:
+        candidate: the winner; None if no run took place, which a Poisson number of runs allows.
+        score: its score.
+        output: what its run returned.
+        epsilon: the epsilon of the whole search at the given delta.
+    """
+
+    candidate: Any
+    score: Any
+    output: Any
+    epsilon: Bound
+
+
+class Tuning(Record):
+    """A way to pay for choosing among runs. Subclasses are frozen dataclasses."""
+
+    role: ClassVar[str] = "tuning"
+
+    accountant: ClassVar[str] = "rdp"
+    """Who reads the event of a run."""
+
+    composes: ClassVar[bool] = False
+    """Whether the whole search is an event; its guarantee is else an epsilon with its delta."""
+
+    def plan(
+        self,
+        mechanism: Mechanism | Method,
+        sampling: Sampling,
+        steps: int,
+        epsilon: float,
+        delta: float,
+        scoring: GaussianQuery | LaplaceQuery | None = None,
+    ) -> "Search":
+        """Returns the search whose whole cost is a budget: `Search.mechanism` is what a run gets.
+
+        Args:
+            mechanism: the mechanism or method of one run; its noise is found as in `calibrate`.
+            sampling: the sampler of one run.
+            steps: the steps of one run.
+            epsilon: the budget of the whole search.
+            delta: the delta of the whole search.
+            scoring: how a run's score is released, if it is computed from private data. None says
+                that it comes from public data, or from what the run released.
+        """
+        whole = Search(self, mechanism, sampling, steps, scoring)
+        relation = as_relation(None, sampling)
+
+        def spent(runs: list[tuple[float, int]]) -> float:
+            return self.total(whole.one_run(runs, relation, self.accountant), relation, delta)
+
+        found = noise_for(mechanism, sampling, steps, epsilon, delta, spent)
+        return whole.replace(mechanism=found)
+
+    def event(self, run: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+        """Returns the event of the whole search, where `composes` says that it has one."""
+        raise NotImplementedError
+
+    def total(
+        self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
+    ) -> float:
+        """Returns the epsilon of the whole search, from the event of one run with its score."""
+        raise NotImplementedError
+
+    def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
+        """Draws which candidates are run, in order; their number is private."""
+        raise NotImplementedError
+
+    def best(self, rng: np.random.Generator, scores: Sequence[float]) -> int:
+        """Returns which run wins."""
+        del rng
+        return int(np.argmax(scores))
+
+
+@dataclass(frozen=True)
+class Search(Record):
+    """A private search: how it pays, and what each of its runs is.
+
+    Args:
+        tuning: how the choice among runs is paid for.
+        mechanism: what each run uses, whatever its candidate: candidates may differ in anything
+            that leaves the event of a run alone (threshold, learning rate, model), not in noise,
+            sampling or steps.
+        sampling: the sampler of each run.
+        steps: the steps of each run.
+        scoring: how each run's score is released; None if that needs no private data.
+
+    Privacy:
+        As `tuning` says, for a run *with its score*: a score from private data that is not listed
+        under `scoring` is not accounted for. Only `Found` may be published.
+
+    Example:
+        >>> import dpjax
+        >>> tuning = dpjax.accounting.tuning.repeat_and_select(mean=10)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> search = tuning.plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
+        >>> def train(threshold, mechanism, key):  # stands for a training run with that threshold
+        ...     return -abs(threshold - 0.5), f"model at {threshold}"
+        >>> found = search.run(train, [0.1, 0.5, 2.0], jax.random.key(0), delta=1e-5)
+        >>> found.output, round(found.epsilon, 2)
+        ('model at 0.5', 2.0)
+    """
+
+    tuning: Tuning
+    mechanism: Mechanism | Method
+    sampling: Sampling
+    steps: int
+    scoring: GaussianQuery | LaplaceQuery | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        for field, kind in (("tuning", Tuning), ("sampling", Sampling)):
+            if not isinstance(getattr(self, field), kind):
+                raise TypeError(f"{field} = {getattr(self, field)!r}: expected a {kind.role}")
+        if not isinstance(self.scoring, GaussianQuery | LaplaceQuery | None):
+            raise TypeError(f"scoring = {self.scoring!r}: expected a GaussianQuery or LaplaceQuery")
+        noise_multipliers(self.mechanism, self.steps)
+
+    def epsilon(self, delta: float) -> Bound:
+        """Returns the epsilon of the whole search."""
+        relation = as_relation(None, self.sampling)
+        run = self.one_run(
+            noise_multipliers(self.mechanism, self.steps), relation, self.tuning.accountant
+        )
+        total = self.tuning.total(run, relation, _checks.fraction("delta", delta))
+        return make_bound(total, self.tuning.accountant, relation)
+
+    def one_run(
+        self, runs: list[tuple[float, int]], relation: NeighboringRelation, accountant: str
+    ) -> dp_accounting.DpEvent:
+        """Returns the event of one run with its score, at other noise multipliers if need be."""
+        check_supported(self.sampling, accountant, relation)
+        event = event_of_runs(runs, self.sampling, relation, accountant)
+        if self.scoring is None:
+            return event
+        return dp_accounting.ComposedDpEvent([event, self.scoring.event(relation, accountant)])
+
+    def event(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
+        """Returns the event of the whole search, if its tuning composes."""
+        runs = noise_multipliers(self.mechanism, self.steps)
+        return self.tuning.event(self.one_run(runs, relation, accountant))
+
+    def run(
+        self,
+        train: Callable[[Any, Any, jax.Array], tuple[float, Any]],
+        candidates: Sequence[Any],
+        key: jax.Array,
+        delta: float,
+    ) -> Found:
+        """Runs the search: draws which candidates to try, tries them, and keeps the best.
+
+        Args:
+            train: ``train(candidate, mechanism, key) -> (score, output)``, one whole run with the
+                mechanism it is given; larger scores are better. A score that is NaN loses.
+            candidates: what to choose among; public, and as many as `tuning` was told.
+            key: the key of the whole search; each run gets its own.
+            delta: the delta that the returned epsilon is for.
+        """
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        results = []
+        for number, choice in enumerate(self.tuning.trials(rng, len(candidates))):
+            score, output = train(
+                candidates[choice], self.mechanism, jax.random.fold_in(key, number)
+            )
+            results.append((candidates[choice], float(score), output))
+        if not results:
+            return Found(None, None, None, self.epsilon(delta))
+        scores = [-np.inf if np.isnan(score) else score for _, score, _ in results]
+        return Found(*results[self.tuning.best(rng, scores)], self.epsilon(delta))
