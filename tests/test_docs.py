@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import dpjax
+
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "docs" / "examples" / "three_methods.py"
 
@@ -25,7 +27,14 @@ def test_example_trains_three_methods(capsys):
     assert min(accuracies) > 60
 
 
-@pytest.mark.parametrize("page", ["write-your-own-rule.md", "momentum-and-parts.md"])
+def test_readme_budget_runs():
+    blocks = [block for block in code_blocks(ROOT / "README.md") if "calibrate" in block]
+    exec(compile(blocks[-1], "README.md", "exec"), {"dpjax": dpjax})
+
+
+@pytest.mark.parametrize(
+    "page", ["accounting.md", "write-your-own-rule.md", "momentum-and-parts.md"]
+)
 def test_pages_run(page):
     namespace: dict = {}
     for block in code_blocks(ROOT / "docs" / page):

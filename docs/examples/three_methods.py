@@ -9,6 +9,8 @@ from sklearn.datasets import load_digits
 import dpjax
 
 N, B, STEPS = 1437, 256, 200  # private examples, expected batch size, steps
+EPSILON, DELTA = 6.0, 1e-4  # the budget of one run
+sampling = dpjax.sampling.Poisson(B / N)
 images, labels = load_digits(return_X_y=True)
 x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
 
@@ -26,7 +28,7 @@ def train(method, key):
 
     def step(carry, t):
         params, state = carry
-        drawn = dpjax.sampling.Poisson(B / N).draw(jax.random.fold_in(streams[1], t), N)
+        drawn = sampling.draw(jax.random.fold_in(streams[1], t), N)
         grads_of = dpjax.per_example_grads(method.loss(loss_fn, state), chunk=64)
         grads = grads_of(params, (x[:N], y[:N]), **drawn.rows)
         updates, state = tx.update(grads, state, params)
@@ -36,12 +38,19 @@ def train(method, key):
     return jnp.mean(nnx.merge(graph, params)(x[N:]).argmax(1) == y[N:])
 
 
-for method in (
-    dpjax.methods.dp_sgd(noise_multiplier=2.0, threshold=1.0),
-    dpjax.methods.auto_s(noise_multiplier=2.0),
-    dpjax.methods.dc_sgd_e(noise_multiplier=2.0),
+ledgers = []
+for uncalibrated in (
+    dpjax.methods.dp_sgd(noise_multiplier=1.0, threshold=1.0),
+    dpjax.methods.auto_s(noise_multiplier=1.0),
+    dpjax.methods.dc_sgd_e(noise_multiplier=1.0),
 ):
-    accuracy = jax.jit(train, static_argnums=0)(method, jax.random.key(0))
-    print(
-        f"{method.name:9s} {accuracy:6.1%} of held-out digits right. {method.guarantee.statement}"
-    )
+    method = dpjax.accounting.calibrate(uncalibrated, sampling, STEPS, EPSILON, DELTA)
+    key = jax.random.key(len(ledgers))  # one noise never covers two signals
+    accuracy = jax.jit(train, static_argnums=0)(method, key)
+    ledgers.append(dpjax.accounting.Ledger("digits").add_steps(method, sampling, STEPS))
+    print(f"{method.name:9s} {accuracy:6.1%} of held-out digits right")
+
+cost = dpjax.accounting.published_together(ledgers, DELTA)
+print(
+    f"epsilon at delta {DELTA}: each {max(cost.each):.3f}, all published {cost.all_published:.3f}"
+)

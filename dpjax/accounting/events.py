@@ -57,7 +57,8 @@ def event(
     step, and so is accounted without amplification.
 
     Args:
-        mechanism: the `Mechanism` that runs, or the `Method` that holds it.
+        mechanism: the `Method` that runs, or its `Mechanism`, which does not know of momentum that
+            is stored per example.
         sampling: the sampler that draws the batches.
         steps: how many steps are released, empty batches among them.
         start: how many were released before, where schedules are read from.
@@ -165,7 +166,7 @@ def _read(mechanism: Mechanism, steps: int, start: int) -> np.ndarray:
 def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:
     largest, expected = math.inf, "a finite number > 0"
     if mechanism.adaptive:
-        # None where it follows the batch size: `privatize`, which knows that, has the same check.
+        # None where it follows the batch size, which `privatize` knows; it looks at the largest.
         sigma_s = mechanism.threshold.sigma_statistic(
             schedules.largest(mechanism.noise_multiplier), None
         )

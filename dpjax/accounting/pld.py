@@ -22,9 +22,9 @@ SMALLEST_DELTA = 1e-11
 """Below it the Fourier transforms' rounding would show."""
 
 _BUCKETS = 192
-# A grid of 0.005 epsilon / sqrt(releases) adds some 1e-5 of epsilon to the upper bound; the lower
-# bound pays for its grid in full and gets a finer one.
-_RESOLUTION, _FINER = 0.005, 3.0
+# The upper bound pays some 1e-5 of epsilon for its grid. The lower bound pays in full, and gets a
+# finer one.
+_RESOLUTION, _DRIFT, _FINER = 0.005, 8e-5, 3.0
 
 
 class Bracket(NamedTuple):
@@ -51,9 +51,8 @@ def pld_bracket(
         delta: the target, at least `SMALLEST_DELTA`.
     """
     parts = leaves(event)
-    upper = _upper(parts, relation, delta)
-    mesh = _mesh(parts, relation, delta) / _FINER
-    releases = sum(int(g.counts.sum()) for g in parts.gaussians)
+    upper, mesh = _upper(parts, relation, delta)
+    releases, mesh = _releases(parts), mesh / _FINER
     beta = delta / 500
     room = releases * mesh**2 / 8 + mesh * math.sqrt(releases * math.log(1 / beta) / 2)
     tail = delta * 1e-6
@@ -66,38 +65,53 @@ def pld_bracket(
 
 def pld_upper(event: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float) -> float:
     """Returns the upper bound alone, as `pld_bracket` does."""
-    return _upper(leaves(event), relation, delta)
+    return _upper(leaves(event), relation, delta)[0]
 
 
 def pld_delta(event: dp_accounting.DpEvent, relation: NeighboringRelation, epsilon: float) -> float:
     """Returns an upper bound on the delta of an event at an epsilon."""
     parts = leaves(event)
-    mesh = _mesh(parts, relation, 1e-6)
+    mesh = _mesh(_guess(parts, relation, 1e-6), _releases(parts))
     distribution = _distribution(parts, relation, mesh, 1e-15, down=True)
     return float(distribution.get_delta_for_epsilon(epsilon))
 
 
-def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> float:
-    mesh = _mesh(parts, relation, delta)
-    distribution = _distribution(parts, relation, mesh, delta * 1e-6, down=True)
-    return float(distribution.get_epsilon_for_delta(delta))
+def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> tuple[float, float]:
+    """Returns the upper bound, and the mesh it was found with."""
+    epsilon, releases = _guess(parts, relation, delta), _releases(parts)
+    for _ in range(3):
+        guess, mesh = epsilon, _mesh(epsilon, releases)
+        distribution = _distribution(parts, relation, mesh, delta * 1e-6, down=True)
+        epsilon = float(distribution.get_epsilon_for_delta(delta))
+        # For few releases the guess can be several times too large, and the mesh with it.
+        if epsilon > 0.6 * guess or epsilon == 0:
+            break
+    return epsilon, mesh
 
 
-def _mesh(parts: Leaves, relation: NeighboringRelation, delta: float) -> float:
-    """Returns a mesh that suits the size of epsilon, which RDP guesses well enough."""
+def _mesh(epsilon: float, releases: int) -> float:
+    """Returns a mesh h that suits an epsilon: the grid's drift ``k h^2 / 8`` is 1e-5 of it."""
+    if not 1e-3 < epsilon < math.inf:
+        return 1e-4 if epsilon < 1 else 1e-2
+    return min(_RESOLUTION * epsilon, math.sqrt(_DRIFT * epsilon)) / math.sqrt(releases)
+
+
+def _releases(parts: Leaves) -> int:
+    others = sum(count for _, count in parts.others)
+    return max(1, others + sum(int(g.counts.sum()) for g in parts.gaussians))
+
+
+def _guess(parts: Leaves, relation: NeighboringRelation, delta: float) -> float:
+    """Returns about epsilon, by RDP on a few of the noise multipliers."""
     total = np.zeros(len(ORDERS))
-    releases = 1
     for gaussians in parts.gaussians:
         few = bucketed(gaussians, 16, down=True)
         replace = relation is NeighboringRelation.REPLACE_ONE
         sigmas = few.sigmas / 2 if replace else few.sigmas
-        rate = getattr(few.sampling, "rate", 1.0)
-        total += few.counts @ rdp_poisson(rate, sigmas, ORDERS)
-        releases = max(releases, int(few.counts.sum()))
-    guess = dp_accounting.rdp.rdp_privacy_accountant.compute_epsilon(ORDERS, total, delta)[0]
-    if parts.others or not 1e-3 < guess < math.inf:
-        return 1e-4 if parts.others or guess < 1 else 1e-2
-    return _RESOLUTION * guess / math.sqrt(releases)
+        total += few.counts @ rdp_poisson(getattr(few.sampling, "rate", 1.0), sigmas, ORDERS)
+    for other, count in parts.others:
+        total += count * np.minimum(np.array(ORDERS) / 2, 1.0) / _laplace_scale(other, relation)
+    return float(dp_accounting.rdp.rdp_privacy_accountant.compute_epsilon(ORDERS, total, delta)[0])
 
 
 def _distribution(
@@ -127,13 +141,16 @@ def _distribution(
 def _laplace(
     event: dp_accounting.DpEvent, relation: NeighboringRelation, mesh: float
 ) -> PrivacyLossDistribution:
-    replace = relation is NeighboringRelation.REPLACE_ONE
+    return library.privacy_loss_distribution.from_laplace_mechanism(
+        _laplace_scale(event, relation), value_discretization_interval=mesh
+    )
+
+
+def _laplace_scale(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> float:
     if not isinstance(event, dp_accounting.LaplaceDpEvent):
         raise ValueError(f"{event!r}: PLD has no distribution for it; expected accountant 'rdp'")
-    return library.privacy_loss_distribution.from_laplace_mechanism(
-        event.noise_multiplier / 2 if replace else event.noise_multiplier,
-        value_discretization_interval=mesh,
-    )
+    replace = relation is NeighboringRelation.REPLACE_ONE
+    return float(event.noise_multiplier / 2 if replace else event.noise_multiplier)
 
 
 def _poisson(gaussians: Gaussians) -> Gaussians:
