@@ -22,9 +22,9 @@ SMALLEST_DELTA = 1e-11
 """Below it the Fourier transforms' rounding would show."""
 
 _BUCKETS = 192
-# The upper bound pays some 1e-5 of epsilon for its grid. The lower bound pays in full, and gets a
-# finer one.
-_RESOLUTION, _DRIFT, _FINER = 0.005, 8e-5, 3.0
+# The upper bound pays some 1e-5 of epsilon for its grid; the lower bound's is so fine that it pays
+# at most this share.
+_RESOLUTION, _DRIFT = 0.005, 8e-5
 
 
 class Bracket(NamedTuple):
@@ -52,12 +52,12 @@ def pld_bracket(
     """
     parts = leaves(event)
     upper, mesh = _upper(parts, relation, delta)
-    releases, mesh = _releases(parts), mesh / _FINER
-    beta = delta / 500
-    room = releases * mesh**2 / 8 + mesh * math.sqrt(releases * math.log(1 / beta) / 2)
-    tail = delta * 1e-6
-    if parts.others:  # discretised by dp-accounting, upwards only
-        return Bracket(0.0, upper)
+    if parts.others or upper in (0.0, math.inf):
+        return Bracket(0.0, upper)  # other events are discretised by dp-accounting, upwards only
+    releases, beta, tail = _releases(parts), delta / 500, delta * 1e-6
+    spread = math.sqrt(releases * math.log(1 / beta) / 2)
+    mesh = min(mesh, _RESOLUTION * upper / spread)
+    room = releases * mesh**2 / 8 + mesh * spread
     distribution = _distribution(parts, relation, mesh, tail, down=False)
     lower = float(distribution.get_epsilon_for_delta(delta + beta + tail))
     return Bracket(max(0.0, lower - room), upper)
