@@ -9,7 +9,7 @@ from dpjax.accounting.bound import rounded_up
 from dpjax.accounting.ledger import Ledger, Steps
 from dpjax.accounting.queries import Query
 from dpjax.accounting.relation import check_accountant
-from dpjax.accounting.search import largest_integer
+from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.tuning import Search
 from dpjax.mechanism import Mechanism
 from dpjax.methods import Method

@@ -11,7 +11,7 @@ from dpjax.accounting.bound import upper_epsilon_of
 from dpjax.accounting.events import check_method, event, event_of_runs, noise_multipliers
 from dpjax.accounting.gdp import gdp_epsilon
 from dpjax.accounting.relation import as_relation, check_supported
-from dpjax.accounting.search import largest_integer, smallest_noise
+from dpjax.accounting.solve import largest_integer, smallest_noise
 from dpjax.mechanism import Mechanism
 from dpjax.methods import Method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling

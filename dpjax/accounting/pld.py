@@ -10,7 +10,7 @@ from dp_accounting import pld as library
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dpjax.accounting.buckets import bucketed
-from dpjax.accounting.leaves import Fixed, Gaussians, Leaves, leaves
+from dpjax.accounting.leaves import Fixed, Gaussians, Leaves, Poisson, leaves
 from dpjax.accounting.pld_compose import composed
 from dpjax.accounting.pld_step import release_pmfs
 from dpjax.accounting.rdp import ORDERS
@@ -46,20 +46,24 @@ def pld_bracket(
     (Hoeffding), so that ``epsilon >= epsilon~(delta + beta) - r``.
 
     Args:
-        event: any event that dp-accounting's PLD accountant reads.
+        event: Gaussians, sampled or not, and Laplace releases.
         relation: the neighbouring relation.
         delta: the target, at least `SMALLEST_DELTA`.
+
+    Returns:
+        Both bounds; a lower one of 0 where none is known.
     """
     parts = leaves(event)
     upper, mesh = _upper(parts, relation, delta)
-    if parts.others or upper in (0.0, math.inf):
-        return Bracket(0.0, upper)  # other events are discretised by dp-accounting, upwards only
+    if upper in (0.0, math.inf) or not _is_tight(parts):
+        return Bracket(0.0, upper)
     releases, beta, tail = _releases(parts), delta / 500, delta * 1e-6
     spread = math.sqrt(releases * math.log(1 / beta) / 2)
     mesh = min(mesh, _RESOLUTION * upper / spread)
     room = releases * mesh**2 / 8 + mesh * spread
     distribution = _distribution(parts, relation, mesh, tail, down=False)
-    lower = float(distribution.get_epsilon_for_delta(delta + beta + tail))
+    # The last term is for the transforms' rounding, which is cut off at zero and so adds mass.
+    lower = float(distribution.get_epsilon_for_delta(delta + beta + tail + 1e-15 * releases))
     return Bracket(max(0.0, lower - room), upper)
 
 
@@ -94,6 +98,14 @@ def _mesh(epsilon: float, releases: int) -> float:
     if not 1e-3 < epsilon < math.inf:
         return 1e-4 if epsilon < 1 else 1e-2
     return min(_RESOLUTION * epsilon, math.sqrt(_DRIFT * epsilon)) / math.sqrt(releases)
+
+
+def _is_tight(parts: Leaves) -> bool:
+    """Whether the discretised distributions stand for worst cases that do exist.
+
+    Truncated sampling has an upper bound only, and dp-accounting discretises other events upwards.
+    """
+    return not parts.others and all(isinstance(g.sampling, Poisson) for g in parts.gaussians)
 
 
 def _releases(parts: Leaves) -> int:

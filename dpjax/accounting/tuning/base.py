@@ -13,7 +13,7 @@ from dpjax import _checks
 from dpjax._record import Record
 from dpjax.accounting.bound import Bound, make_bound
 from dpjax.accounting.calibration import noise_for
-from dpjax.accounting.events import event_of_runs, noise_multipliers
+from dpjax.accounting.events import check_method, event_of_runs, noise_multipliers
 from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
 from dpjax.accounting.relation import as_relation, check_supported
 from dpjax.mechanism import Mechanism
@@ -141,6 +141,7 @@ class Search(Record):
                 raise TypeError(f"{field} = {getattr(self, field)!r}: expected a {kind.role}")
         if not isinstance(self.scoring, GaussianQuery | LaplaceQuery | None):
             raise TypeError(f"scoring = {self.scoring!r}: expected a GaussianQuery or LaplaceQuery")
+        check_method(self.mechanism, self.sampling)
         noise_multipliers(self.mechanism, self.steps)
 
     def epsilon(self, delta: float) -> Bound:
