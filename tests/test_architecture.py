@@ -34,6 +34,8 @@ ROOMS = [
     "methods",
     "accounting",
     "testing",
+    "cli",
+    "__main__",
 ]
 
 
@@ -80,14 +82,23 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
             assert rooms <= allowed[room(path)], path
 
 
+def declared(lines: list[str]) -> set[str]:
+    return {line.split(">=")[0].replace("-", "_") for line in lines}
+
+
 def test_third_party_imports_are_declared():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
-    declared = {line.split(">=")[0].replace("-", "_") for line in project["dependencies"]}
+    needed = declared(project["dependencies"])
+    # The command line alone may use an optional extra, where a command needs it.
+    optional = declared(
+        [line for extra in project["optional-dependencies"].values() for line in extra]
+    )
     for path in files():
+        allowed = needed | optional if room(path) == "cli" else needed
         for name in imported(path):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "dpjax":
-                assert top in declared, f"{path} imports {top}"
+                assert top in allowed, f"{path} imports {top}"
 
 
 def test_public_names_exist_and_are_documented():
@@ -108,5 +119,13 @@ def test_mechanisms_say_what_they_protect():
 def test_importing_dpjax_starts_no_backend_and_warns_of_nothing():
     code = (
         "import dpjax, jax._src.xla_bridge as bridge; assert not bridge.backends_are_initialized()"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_command_line_loads_no_optional_extra_and_the_library_no_command_line():
+    code = (
+        "import sys, dpjax; assert 'dpjax.cli' not in sys.modules; "
+        "import dpjax.cli; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -75,7 +75,10 @@ def pld_upper(event: dp_accounting.DpEvent, relation: NeighboringRelation, delta
 def pld_delta(event: dp_accounting.DpEvent, relation: NeighboringRelation, epsilon: float) -> float:
     """Returns an upper bound on the delta of an event at an epsilon."""
     parts = leaves(event)
-    mesh = _mesh(_guess(parts, relation, 1e-6), _releases(parts))
+    guess = _guess(parts, relation, 1e-6)
+    if guess == math.inf:
+        return 1.0
+    mesh = _mesh(guess, _releases(parts))
     distribution = _distribution(parts, relation, mesh, 1e-15, down=True)
     return float(distribution.get_delta_for_epsilon(epsilon))
 
@@ -83,6 +86,8 @@ def pld_delta(event: dp_accounting.DpEvent, relation: NeighboringRelation, epsil
 def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> tuple[float, float]:
     """Returns the upper bound, and the mesh it was found with."""
     epsilon, releases = _guess(parts, relation, delta), _releases(parts)
+    if epsilon == math.inf:
+        return epsilon, math.inf
     for _ in range(3):
         guess, mesh = epsilon, _mesh(epsilon, releases)
         distribution = _distribution(parts, relation, mesh, delta * 1e-6, down=True)
@@ -95,9 +100,9 @@ def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> tuple[
 
 def _mesh(epsilon: float, releases: int) -> float:
     """Returns a mesh h that suits an epsilon: the grid's drift ``k h^2 / 8`` is 1e-5 of it."""
-    if not 1e-3 < epsilon < math.inf:
-        return 1e-4 if epsilon < 1 else 1e-2
-    return min(_RESOLUTION * epsilon, math.sqrt(_DRIFT * epsilon)) / math.sqrt(releases)
+    epsilon = max(epsilon, 1e-3)
+    fine = min(_RESOLUTION * epsilon, math.sqrt(_DRIFT * epsilon)) / math.sqrt(releases)
+    return max(fine, 1e-6 * epsilon)  # or an enormous epsilon would need an enormous grid
 
 
 def _is_tight(parts: Leaves) -> bool:

@@ -75,7 +75,8 @@ def _window(parts: Sequence[tuple[Pmf, int]], tail_mass: float) -> tuple[int, in
         down = [_log_mgf(c, -order, -m) for c, m in zip(coarse, means, strict=True)]
         last = min(last, counts @ means + (counts @ up + room) / order)
         first = max(first, counts @ means - (counts @ down + room) / order)
-    return math.floor(first), math.ceil(last)
+    first, last = math.floor(first), math.ceil(last)
+    return min(first, last), last
 
 
 def _moments(masses: np.ndarray) -> tuple[float, float]:
@@ -89,7 +90,8 @@ def _coarse(masses: np.ndarray) -> np.ndarray:
 
 
 def _log_mgf(coarse: np.ndarray, order: float, shift: float) -> float:
-    """Returns ``log E exp(order (k + shift))`` over the cells' first points, +inf on overflow."""
-    with np.errstate(over="ignore"):
-        value = float(coarse @ np.exp(order * (_COARSE * np.arange(coarse.size) + shift)))
-    return math.log(value) if 0 < value < math.inf else math.inf
+    """Returns ``log E exp(order (k + shift))`` over the cells' first points k."""
+    held = np.flatnonzero(coarse)
+    exponents = order * (_COARSE * held + shift)
+    largest = float(exponents.max())
+    return largest + math.log(float(coarse[held] @ np.exp(exponents - largest)))

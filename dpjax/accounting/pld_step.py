@@ -105,7 +105,9 @@ def _connected(cells: _Cells, mesh: float) -> Pmf:
     """
     a, b = cells.masses[:, 1:-1]
     losses = mesh * (cells.lowest + np.arange(a.size))
-    upper = np.clip((a - np.exp(losses) * b) / -np.expm1(-mesh), 0.0, a)
+    with np.errstate(divide="ignore"):  # e^l alone may overflow where b has long vanished
+        scaled = np.exp(np.minimum(losses + np.log(b), 0.0))
+    upper = np.clip((a - scaled) / -np.expm1(-mesh), 0.0, a)
     masses = np.append(a - upper, 0.0)
     masses[1:] += upper
     masses[0] += cells.masses[0, 0]
@@ -115,7 +117,8 @@ def _connected(cells: _Cells, mesh: float) -> Pmf:
 def _cells(rate: float, sigma: float, replace: bool, mesh: float) -> _Cells:
     """Returns the masses between the grid's points of the outputs with and without the example."""
     ends = _losses(np.array([-1.0, 1.0]) * (_TAIL * sigma + 1), rate, sigma, replace)
-    lowest, highest = int(np.floor(ends[0] / mesh)), int(np.ceil(ends[1] / mesh))
+    # One point more on each side: at a large sigma both ends may round to a loss of 0.
+    lowest, highest = int(np.floor(ends[0] / mesh)) - 1, int(np.ceil(ends[1] / mesh)) + 1
     x = _outputs(mesh * np.arange(lowest, highest + 1), rate, sigma, replace)
     stay, go = _between(x, 0.0, sigma), _between(x, 1.0, sigma)
     with_it = (1 - rate) * stay + rate * go

@@ -52,7 +52,8 @@ def rdp_poisson(
         for rows in np.array_split(np.arange(sigmas.size), math.ceil(sigmas.size / 256)):
             part = _log_a_fractional(rate, sigmas[rows], orders[columns])
             log_a[np.ix_(rows, columns)] = part
-    return log_a / (orders - 1)
+    # A divergence near zero may round to below it.
+    return np.maximum(log_a, 0.0) / (orders - 1)
 
 
 def _log_a_whole(rate: float, sigmas: np.ndarray, order: int) -> np.ndarray:

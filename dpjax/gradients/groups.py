@@ -43,7 +43,12 @@ class labels(_GroupRecord):
 
     def __post_init__(self) -> None:
         """Checks that there are pairs of strings, each path once."""
-        pairs = tuple(tuple(pair) for pair in self.prefixes)
+        given = self.prefixes
+        if not isinstance(given, list | tuple) or not all(
+            isinstance(p, list | tuple) for p in given
+        ):
+            raise TypeError(f"groups = {given!r}: expected pairs (path, label) of strings")
+        pairs = tuple(tuple(pair) for pair in given)
         if not pairs or any(len(p) != 2 or not all(isinstance(s, str) for s in p) for p in pairs):
             raise ValueError(f"groups = {self.prefixes!r}: expected pairs (path, label) of strings")
         if len({path for path, _ in pairs}) != len(pairs):

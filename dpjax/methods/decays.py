@@ -67,6 +67,8 @@ def lin_transfer(
     groups: Any = None,
 ) -> Method:
     """Lin et al. 2022, Transfer: one threshold per epoch, found on a public data set."""
+    if not isinstance(thresholds, list | tuple):
+        raise TypeError(f"thresholds = {thresholds!r}: expected a list of numbers, one per epoch")
     curve = schedules.table(tuple(thresholds), steps_per_epoch)
     return Method("lin_transfer", Mechanism(rules.abadi(), curve, noise_multiplier, groups))
 

@@ -1,0 +1,52 @@
+"""The command line: ``dpjax COMMAND ...``. A new command is one row of `COMMANDS`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from dpjax.cli import calibrate, epsilon, plot, tune_cost
+from dpjax.cli.command import Command, Group, Parser, add_commands
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: Mapping[str, Command | Group] = {
+    "epsilon": epsilon.COMMAND,
+    "calibrate": calibrate.COMMAND,
+    "tune-cost": tune_cost.COMMAND,
+    "plot": plot.GROUP,
+}
+
+# What a wrong request, file or environment raises; anything else is a bug and keeps its traceback.
+_REFUSALS = (
+    *(ValueError, TypeError, OSError, ImportError),
+    *(ArithmeticError, MemoryError, RecursionError),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: the arguments; None takes the process's own.
+
+    Returns:
+        The exit code: 0, or 2 after one line on stderr that says what was wrong.
+
+    >>> main(["epsilon", "--method", "dp_sgd", "--noise-multiplier", "1", "--accountant", "rdp",
+    ...       "--dataset-size", "1000", "--batch-size", "10", "--steps", "100", "--delta", "1e-5"])
+    method    dp_sgd, noise multiplier 1
+    sampling  Poisson at rate 0.01 (10 of 1000 expected)
+    steps     100
+    delta     1e-05
+    <BLANKLINE>
+    accountant  epsilon  at least  relation           guarantee
+    rdp         1.215    -         add_or_remove_one  yes
+    0
+    """
+    parser = Parser(prog="dpjax", description="Differentially private training: what it costs.")
+    add_commands(parser, COMMANDS)
+    try:
+        args = parser.parse_args(argv)
+        return args.run(args)
+    except _REFUSALS as error:
+        print(f"dpjax: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2

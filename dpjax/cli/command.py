@@ -1,0 +1,55 @@
+"""What a command is, and how a table of commands becomes an argument parser."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+__all__ = ["Command", "Group", "Parser", "add_commands"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Args:
+        summary: one line for the help.
+        add_flags: adds the command's flags to its parser.
+        run: does the work and returns the exit code; what it raises becomes one line on stderr.
+    """
+
+    summary: str
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A command that is a table of commands, as ``dpjax plot privacy``."""
+
+    summary: str
+    commands: Mapping[str, Command]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises instead of printing its usage and leaving, so that errors look alike."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Allows no abbreviated flags: a script that uses one would break with the next flag."""
+        super().__init__(**kwargs, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises the message."""
+        raise ValueError(message)
+
+
+def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command | Group]) -> None:
+    """Adds a parser for each command of a table, and for each table in it."""
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    for name, command in commands.items():
+        own = parsers.add_parser(name, help=command.summary, description=command.summary)
+        if isinstance(command, Group):
+            add_commands(own, command.commands)
+        else:
+            command.add_flags(own)
+            own.set_defaults(run=command.run)

@@ -1,0 +1,118 @@
+"""The curves of a run: epsilon over its steps, and its noise and threshold at each of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import accounting
+from dpjax.accounting import Bound
+from dpjax.accounting.bound import upper_epsilon_of
+from dpjax.cli import describe
+from dpjax.cli.setting import Setting
+from dpjax.mechanism import Mechanism
+from dpjax.schedules import FloatOrSchedule, value_at
+
+__all__ = ["Curve", "EpsilonCurve", "epsilon_curve", "noise_curves", "threshold_curves"]
+
+_EPSILONS, _VALUES = 12, 400
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line.
+
+    Attributes:
+        name: for the legend.
+        steps: where its values are.
+        values: the values.
+        known: whether they are; of a threshold that adapts only the first one is.
+    """
+
+    name: str
+    steps: list[int]
+    values: list[float]
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class EpsilonCurve:
+    """Epsilon over the number of steps; `last` is its end and says what the whole is worth."""
+
+    accountant: str
+    curve: Curve
+    last: Bound
+
+
+def epsilon_curve(setting: Setting, accountant: str) -> EpsilonCurve:
+    """Returns epsilon after a few numbers of steps, the last of them all."""
+    *some, steps = _spread(1, setting.steps, _EPSILONS, power=2)  # epsilon starts steeply
+
+    def upper(number: int) -> float:
+        happened = accounting.event(
+            setting.method,
+            setting.sampling,
+            number,
+            setting.start,
+            relation=setting.relation,
+            accountant=accountant,
+        )
+        relation = happened.neighboring_relation
+        return upper_epsilon_of(happened, relation, setting.delta, accountant)
+
+    last = accounting.epsilon(
+        setting.method,
+        setting.sampling,
+        steps,
+        setting.delta,
+        accountant,
+        start=setting.start,
+        relation=setting.relation,
+    )
+    values = [*map(upper, some), last.upper]
+    return EpsilonCurve(accountant, Curve(accountant, [*some, steps], values), last)
+
+
+def noise_curves(setting: Setting) -> list[Curve]:
+    """Returns sigma_t, and sigma_T of the gradient where a statistic takes its share."""
+    mechanism, steps = setting.mechanism, _steps(setting)
+    curves = [_curve("accounted", steps, mechanism.sigma)]
+    if describe.noise_of(setting).statistic is not None:
+        own = partial(mechanism.sigma_gradient, expected_batch_size=setting.batch_size)
+        curves.append(_curve("gradient's own", steps, own))
+    return curves
+
+
+def threshold_curves(setting: Setting) -> list[Curve]:
+    """Returns C_t of each group; of a threshold that adapts only C_0 is known beforehand."""
+    mechanism, steps = setting.mechanism, _steps(setting)
+    if mechanism.adaptive:
+        first = float(mechanism.threshold.init().threshold)
+        name = f"adapts, from C_0 = {first:g}"
+        return [Curve(name, [steps[0], steps[-1]], [first, first], known=False)]
+    return [_curve(name, steps, partial(value_at, c)) for name, c in _named(mechanism)]
+
+
+def _named(mechanism: Mechanism) -> list[tuple[str, FloatOrSchedule]]:
+    if not isinstance(mechanism.threshold, tuple):
+        return [("fixed beforehand", mechanism.threshold)]
+    return [(f"group {i}", c) for i, c in enumerate(mechanism.threshold, start=1)]
+
+
+def _steps(setting: Setting) -> list[int]:
+    return _spread(setting.start, setting.start + setting.steps - 1, _VALUES)
+
+
+def _spread(first: int, last: int, most: int, power: float = 1.0) -> list[int]:
+    """Returns at most so many whole numbers from first to last, closer at first for a power > 1."""
+    places = np.linspace(0.0, 1.0, most) ** power
+    return np.unique((first + (last - first) * places).round().astype(int)).tolist()
+
+
+def _curve(name: str, steps: list[int], read: Callable[[Any], Any]) -> Curve:
+    values = jax.vmap(read)(jnp.asarray(steps))
+    return Curve(name, steps, np.asarray(values, float).tolist())

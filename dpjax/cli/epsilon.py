@@ -1,0 +1,35 @@
+"""``dpjax epsilon``: what a run costs, by every accountant asked for."""
+
+import argparse
+
+from dpjax.cli import describe, flags, report, rows, tables
+from dpjax.cli.command import Command
+from dpjax.cli.setting import setting_of
+from dpjax.cli.source import read_request
+
+__all__ = ["COMMAND"]
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    flags.add_request_flags(parser)
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="K",
+        help="so many runs are published: print the cost of each, and of all",
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    request = read_request(args)
+    setting = setting_of(request)
+    found = rows.measured(setting, request.runs)
+    text = f"{tables.pairs(describe.headed(setting))}\n\n{rows.rows_text(found, request.runs)}"
+    data = describe.setting_data(setting)
+    data.update(runs=request.runs, results=rows.rows_data(found))
+    report.show(args.json, text, data)
+    return 0
+
+
+COMMAND = Command("the epsilon of a method under a sampler", _add_flags, _run)

@@ -1,0 +1,66 @@
+"""The flags that say what is accounted; every accounting command has them."""
+
+import argparse
+from typing import Any
+
+__all__ = ["add_request_flags", "add_target_flag"]
+
+
+def add_request_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a request. One that is not given leaves no trace in the namespace."""
+    parser.set_defaults(config=None, json=False)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file; flags override it")
+    parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
+    _add_method_flags(parser.add_argument_group("method"))
+    _add_sampling_flags(parser.add_argument_group("sampling and length"))
+    _add_accounting_flags(parser.add_argument_group("accounting"))
+
+
+def add_target_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --epsilon, the budget of what is calibrated."""
+    _add(parser, "--epsilon", type=float, metavar="X", help="the budget, for instance 2")
+
+
+def _add_method_flags(group: Any) -> None:
+    _add(group, "--method", metavar="NAME", help="a constructor in dpjax.methods")
+    _add(
+        group,
+        "--set",
+        action="append",
+        metavar="KEY=VALUE",
+        help="an argument of that constructor, as a TOML literal; repeatable",
+    )
+    _add(group, "--noise-multiplier", type=float, metavar="X", help="the total, accounted sigma")
+
+
+def _add_sampling_flags(group: Any) -> None:
+    _add(group, "--sampling", metavar="NAME", help="poisson (default), truncated, fixed or full")
+    _add(group, "--dataset-size", type=int, metavar="N", help="the number of examples")
+    _add(group, "--batch-size", type=int, metavar="B", help="expected batch size; the rate is B/N")
+    _add(group, "--max-size", type=int, metavar="M", help="the largest batch, for truncated")
+    _add(group, "--steps", type=int, metavar="T", help="how many steps are released")
+    _add(group, "--epochs", type=float, metavar="E", help="instead of steps: ceil(E N / B) steps")
+    _add(group, "--start", type=int, metavar="T", help="how many steps were released before")
+
+
+def _add_accounting_flags(group: Any) -> None:
+    _add(group, "--delta", type=_delta, metavar="X", help='a number or "1/N", the default')
+    _add(
+        group,
+        "--accountant",
+        action="append",
+        metavar="NAME",
+        help="pld, rdp, tcdp, gdp, or all that know the sampler; repeatable",
+    )
+    _add(group, "--relation", metavar="NAME", help="add_or_remove_one or replace_one")
+
+
+def _add(group: Any, flag: str, **kwargs: Any) -> None:
+    group.add_argument(flag, default=argparse.SUPPRESS, **kwargs)
+
+
+def _delta(text: str) -> float | str:
+    return text if text == "1/N" else float(text)
+
+
+_delta.__name__ = "delta"  # argparse puts it into its error message

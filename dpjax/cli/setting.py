@@ -1,0 +1,170 @@
+"""What a request comes to: the method, its sampler and steps, the delta and who counts."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpjax.accounting.relation import SUPPORTED, as_relation
+from dpjax.cli.build import build_method, build_sampling
+from dpjax.cli.request import Request
+from dpjax.mechanism import Mechanism
+from dpjax.methods import Method
+from dpjax.sampling import FixedSize, FullBatch, Sampling
+
+__all__ = ["Setting", "part_of", "setting_of"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run, and how it is accounted.
+
+    Attributes:
+        method: what runs.
+        sampling: what draws its batches.
+        steps: how many steps are released.
+        epochs: how often that passes over the data.
+        start: how many steps were released before.
+        delta: the target.
+        delta_is_default: whether nobody asked for it: it is 1 / N then.
+        accountants: who counts, in the order they were asked for.
+        relation: the neighbouring relation, as in "add_or_remove_one".
+        dataset_size: N, if known.
+        batch_size: the expected batch size, if known.
+    """
+
+    method: Method | Mechanism
+    sampling: Sampling
+    steps: int
+    epochs: float
+    start: int
+    delta: float
+    delta_is_default: bool
+    accountants: tuple[str, ...]
+    relation: str
+    dataset_size: int | None
+    batch_size: float | None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism that runs and is accounted."""
+        return self.method.mechanism if isinstance(self.method, Method) else self.method
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.name if isinstance(self.method, Method) else "a mechanism"
+
+
+def setting_of(request: Request, noise_multiplier: float | None = None) -> Setting:
+    """Returns what a request comes to.
+
+    Args:
+        request: the request.
+        noise_multiplier: for a constructor that needs one and is given none: calibration finds the
+            noise itself.
+    """
+    sampling = build_sampling(request)
+    size = _dataset_size(request, sampling)
+    per_epoch = _steps_per_epoch(request, sampling)
+    steps, epochs = _length(request, per_epoch)
+    facts = {
+        "noise_multiplier": noise_multiplier,
+        "steps": request.start + steps,
+        "steps_per_epoch": per_epoch,
+        "epochs": _ceil((request.start + steps) / per_epoch),
+        "dataset_size": size,
+    }
+    relation = as_relation(request.relation, sampling)
+    works = SUPPORTED[type(sampling)][relation]
+    return Setting(
+        method=build_method(request.method, facts),
+        sampling=sampling,
+        steps=steps,
+        epochs=epochs,
+        start=request.start,
+        delta=_delta(request, size),
+        delta_is_default=request.delta is None,
+        accountants=_accountants(request.accountant, works),
+        relation=relation.name.lower(),
+        dataset_size=size,
+        batch_size=request.batch_size or (None if size is None else size / per_epoch),
+    )
+
+
+def part_of(request: Request, setting: Setting, parts: int) -> Request:
+    """Returns the request of the same run on one of so many equal parts of the data.
+
+    Batches stay as large and the epochs as many, so the rate grows and the steps become fewer.
+    """
+    size = None if setting.dataset_size is None else setting.dataset_size // parts
+    if size == 0:
+        raise ValueError(f"dataset_size = {setting.dataset_size}: expected at least {parts}")
+    grown = parts if size is None or setting.dataset_size is None else setting.dataset_size / size
+    plain: dict[str, Any] = setting.sampling.to_plain()
+    if "rate" in plain:
+        plain["rate"] *= grown
+    if "dataset_size" in plain:
+        plain["dataset_size"] = size
+    return replace(
+        request,
+        sampling=plain,
+        dataset_size=size,
+        batch_size=None,
+        max_size=None,
+        steps=None,
+        epochs=setting.epochs,
+        delta=setting.delta,
+    )
+
+
+def _steps_per_epoch(request: Request, sampling: Sampling) -> float:
+    """Returns N / B."""
+    if request.dataset_size is not None and request.batch_size is not None:
+        return request.dataset_size / request.batch_size
+    if isinstance(sampling, FullBatch):
+        return 1.0
+    if isinstance(sampling, FixedSize):
+        return sampling.dataset_size / sampling.size
+    return 1 / sampling.rate  # type: ignore[attr-defined]
+
+
+def _length(request: Request, steps_per_epoch: float) -> tuple[int, float]:
+    """Returns the steps and the epochs that they are."""
+    if request.steps is not None:
+        return request.steps, request.steps / steps_per_epoch
+    if request.epochs is None:
+        raise ValueError("steps: missing; expected --steps or --epochs, or one of them in the file")
+    steps = request.epochs * steps_per_epoch
+    if not steps < 2**31:
+        raise ValueError(f"epochs = {request.epochs:g}: expected fewer than 2^31 steps")
+    return _ceil(steps), request.epochs
+
+
+def _ceil(value: float) -> int:
+    """Rounds up, but for the hair by which floats may make 30 steps 30.000000000000004."""
+    return math.ceil(value * (1 - 1e-12))
+
+
+def _dataset_size(request: Request, sampling: Sampling) -> int | None:
+    own: int | None = getattr(sampling, "dataset_size", None)
+    if own is not None and request.dataset_size not in (None, own):
+        raise ValueError(
+            f"dataset_size = {request.dataset_size}: expected {own}, as the sampling says"
+        )
+    return request.dataset_size if own is None else own
+
+
+def _delta(request: Request, size: int | None) -> float:
+    if isinstance(request.delta, int | float):
+        return request.delta
+    if size is None:
+        raise ValueError("delta: missing; expected --delta, or --dataset-size for 1/N")
+    return 1 / size
+
+
+def _accountants(asked: tuple[str, ...], works: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the accountants, each once; unless any was asked for, the first that works."""
+    if not asked:
+        return works[:1] or ("pld",)
+    named = [name for entry in asked for name in (works if entry == "all" else (entry,))]
+    return tuple(dict.fromkeys(named)) or ("pld",)

@@ -1,0 +1,117 @@
+"""Reads a request from a TOML file and from flags, which override it."""
+
+import argparse
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dpjax import _checks
+from dpjax.cli.request import Request
+
+__all__ = ["read_request"]
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Request))
+
+# A flag also removes what the file says in its place.
+_REPLACES = {"steps": ("epochs",), "epochs": ("steps",), "sampling": ("max_size",)}
+
+
+def read_request(args: argparse.Namespace) -> Request:
+    """Returns the request of a command's arguments.
+
+    One file serves every command: each reads the fields it needs. A file may also be a method
+    alone, as in configs/methods and as `dpjax calibrate --output` writes it.
+    """
+    file = _read(args.config)
+    flags = {key: value for key, value in vars(args).items() if key in _FIELDS}
+    table = _method(file.pop("method", None), flags.pop("method", None), _changes(args))
+    for flag in flags:
+        for replaced in _REPLACES.get(flag, ()):
+            file.pop(replaced, None)
+    if flags.get("sampling") == "full":
+        file.pop("batch_size", None)
+    merged = {**file, **flags}
+    merged["accountant"] = _names(merged.get("accountant", ()))
+    return Request(method=table, **merged)
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected TOML: {error}") from error
+    if "kind" in plain:
+        return {"method": plain}
+    for key in plain:
+        if key not in _FIELDS:
+            raise ValueError(f"{path}: {key}: unknown; {_checks.nearest(key, _FIELDS)}")
+    return plain
+
+
+def _method(written: Any, name: str | None, changes: dict[str, Any]) -> Any:
+    """Returns the method's table: the file's, unless a flag names another, with changes made."""
+    table = {"name": written} if isinstance(written, str) else written
+    if not isinstance(table, dict | None):
+        raise TypeError(f"method = {table!r}: expected a table or a name")
+    if name is not None and (table is None or "kind" in table or table.get("name") != name):
+        table = {"name": name}
+    if table is None and changes:
+        raise ValueError(f"{next(iter(changes))} without a method: expected --method NAME")
+    if table is None or not changes:
+        return table
+    return _changed_plain(table, changes) if "kind" in table else {**table, **changes}
+
+
+def _changed_plain(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes the noise multiplier of a plain form; it has no arguments to set."""
+    for key in changes:
+        if key != "noise_multiplier":
+            raise ValueError(
+                f"--set {key} with a method in plain form (kind = {table['kind']!r}): expected a "
+                "[method] table with the name of a constructor"
+            )
+    if isinstance(table.get("mechanism"), dict):
+        return {**table, "mechanism": {**table["mechanism"], **changes}}
+    return {**table, **changes}
+
+
+def _changes(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments that flags set."""
+    changes = dict(_assignment(text) for text in getattr(args, "set", ()))
+    if hasattr(args, "noise_multiplier"):
+        changes["noise_multiplier"] = args.noise_multiplier
+    return changes
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """Reads ``key=value``: a TOML literal, or a bare word, which is a string.
+
+    >>> _assignment("thresholds=[1, 0.5]"), _assignment("decay=step")
+    (('thresholds', [1, 0.5]), ('decay', 'step'))
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise ValueError(f"--set {text}: expected KEY=VALUE")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError as error:
+        if re.fullmatch(r"[A-Za-z_]\w*", value):
+            return key, value
+        raise ValueError(
+            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
+        ) from error
+    if set(parsed) != {"value"}:
+        raise ValueError(f"--set {text}: expected one value")
+    return key, parsed["value"]
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"accountant = {value!r}: expected a name or a list of names")
+    return tuple(value)

@@ -1,0 +1,40 @@
+"""Every file in configs/accounting answers to the commands; budgets over a few steps."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import data
+
+FOLDER = Path(__file__).parent.parent.parent / "configs" / "accounting"
+FILES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_epsilon_of_the_whole_run(capsys, path):
+    rows = data(capsys, ["epsilon", "--config", str(path)])["results"]
+    assert all(row["epsilon"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_calibrate(capsys, path):
+    argv = ["calibrate", "--config", str(path), "--steps", "30", "--accountant", "rdp"]
+    found = data(capsys, argv)
+    assert 0.999 * found["target"] <= found["results"][0]["epsilon"] <= found["target"]
+
+
+def test_tune_cost_where_one_way_has_no_bound(capsys):
+    argv = ["tune-cost", "--config", str(FOLDER / "fixed_size_batches.toml"), "--steps", "30"]
+    *others, split = data(capsys, argv)["results"]
+    for row in others:
+        assert row["whole"]["relation"] == "replace_one"
+        assert 0.999 * 3 <= row["whole"]["epsilon"] <= 3
+    assert "no bound is known" in split["note"]
+    assert "whole" not in split
+
+
+def test_dc_sgd_e_on_mnist_spends_the_papers_budget(capsys):
+    path = str(FOLDER / "mnist_dc_sgd_e.toml")
+    found = data(capsys, ["epsilon", "--config", path, "--accountant", "rdp"])
+    assert found["steps"] == 2344
+    assert found["results"][0]["epsilon"] == pytest.approx(2.0, rel=1e-4)

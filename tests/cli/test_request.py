@@ -1,0 +1,166 @@
+"""Files and flags make one request; what is unknown, wrong or contradictory is refused by name."""
+
+import pytest
+
+import dpjax
+from tests.cli.calls import SMALL, data, printed, refused
+
+EPSILON = ("epsilon", *SMALL)
+SIZES = "dataset_size = 1000\nbatch_size = 10\nsteps = 50\naccountant = 'rdp'\n"
+FILE = SIZES + "[method]\nname = 'dp_sgd'\nnoise_multiplier = 1.1\n"
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str) -> list[str]:
+        path = tmp_path / "request.toml"
+        path.write_text(text)
+        return ["epsilon", "--config", str(path)]
+
+    return write
+
+
+def test_flags_equal_file(capsys, written):
+    assert data(capsys, written(FILE)) == data(capsys, EPSILON)
+
+
+def test_plain_forms_equal_names(capsys, written):
+    mechanism = (
+        "kind = 'Mechanism'\nrule = { kind = 'abadi' }\nthreshold = 1.0\nnoise_multiplier = 1.1\n"
+    )
+    sampling = "dataset_size = 1000\nsteps = 50\naccountant = 'rdp'\nsampling = "
+    sampling += "{ kind = 'Poisson', rate = 0.01 }\n"
+    expected = data(capsys, EPSILON)
+    method = f"[method]\nkind = 'Method'\nname = 'dp_sgd'\n[method.mechanism]\n{mechanism}"
+    assert data(capsys, written(sampling + method)) == expected
+    bare = data(capsys, written(f"{sampling}[method]\n{mechanism}"))
+    assert bare["results"] == expected["results"]
+    assert bare["method"] == expected["method"]["mechanism"]
+
+
+def test_a_file_may_be_a_method_alone(capsys, written):
+    text = "kind = 'Mechanism'\nrule = { kind = 'abadi' }\nthreshold = 1.0\nnoise_multiplier = 9.0"
+    found = data(capsys, [*written(text), "--noise-multiplier", "1.1", *EPSILON[5:]])
+    assert found["results"] == data(capsys, EPSILON)["results"]
+
+
+def test_flags_override_the_file(capsys, written):
+    file = written(FILE)
+    found = data(
+        capsys, [*file, "--noise-multiplier", "2", "--epochs", "2", "--set", "threshold=3"]
+    )
+    assert found["method"] == dpjax.methods.dp_sgd(2.0, threshold=3.0).to_plain()
+    assert found["steps"] == 200
+    other = data(capsys, [*file, "--method", "psac", "--set", "r=0.5", "--noise-multiplier", "3"])
+    assert other["method"] == dpjax.methods.psac(3.0, r=0.5).to_plain()
+    full = data(capsys, [*file, "--sampling", "full", "--delta", "1/N"])
+    assert full["sampling"] == {"kind": "FullBatch"}
+    assert (full["delta"], full["delta_is_default"]) == (1 / 1000, False)
+
+
+def test_constructors_get_what_the_request_knows(capsys, written):
+    sizes = "dataset_size = 640\nbatch_size = 100\nepochs = 5\naccountant = 'rdp'\n"
+    decaying = (
+        "[method]\nname = 'auto_dp_sgd_sound'\nnoise_multiplier = 2\ndecay = 'time'\nsigma_s = 9"
+    )
+    found = data(capsys, written(sizes + decaying))
+    method = dpjax.methods.auto_dp_sgd_sound(2, 6.4, 5, "time", sigma_s=9.0)
+    assert dpjax.Method.from_plain(found["method"]) == method
+
+
+def test_arguments_may_be_records_and_groups(capsys, written):
+    noise = "{ kind = 'geometric', init = 2.0, steps_per_epoch = 10 }"
+    groups = "groups = { body = 'a', head = { kernel = 'b', bias = 'a' } }"
+    text = f"{SIZES}[method]\nname = 'dp_sgd'\nnoise_multiplier = {noise}\n{groups}\n"
+    found = data(capsys, written(f"{text}threshold = [1.0, {{ kind = 'table', values = [2.0] }}]"))
+    expected = dpjax.methods.dp_sgd(
+        dpjax.schedules.geometric(2.0, 10),
+        (1.0, dpjax.schedules.table((2.0,))),
+        {"body": "a", "head": {"kernel": "b", "bias": "a"}},
+    )
+    assert found["method"] == expected.to_plain()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("datset_size = 10\n" + FILE, "datset_size: unknown; did you mean 'dataset_size'?"),
+        (FILE + "treshold = 1.0\n", "method.treshold: unknown; did you mean 'threshold'?"),
+        (FILE.replace("dp_sgd", "dp_sgb"), "method.name = 'dp_sgb': did you mean 'dp_sgd'?"),
+        (FILE.replace("1.1", "nan"), "noise_multiplier = nan: expected"),
+        (FILE.replace("1.1", "'much'"), "noise_multiplier = 'much': expected a real number"),
+        (FILE.replace("1.1", "2024-01-01"), "noise_multiplier = datetime.date(2024, 1, 1)"),
+        (FILE.replace("1.1", "{ kind = 'abadi' }"), "noise_multiplier = abadi(): expected"),
+        (FILE.replace("1.1", "{ kind = 'os' }"), "kind = 'os'"),
+        (FILE.replace("50", "50.5"), "steps = 50.5: expected an integer"),
+        (FILE.replace("1000", "true"), "dataset_size = True: expected an integer"),
+        (FILE.replace("= 10\n", "= 1001\n"), "batch_size = 1001: expected at most dataset_size"),
+        ("delta = nan\n" + FILE, "delta = nan: expected a number in (0, 1)"),
+        ("delta = '1/n'\n" + FILE, "delta = '1/n': expected"),
+        ("epochs = 3\n" + FILE, "epochs = 3 with steps = 50: expected one"),
+        ("relation = 'replace'\n" + FILE, "relation = 'replace': did you mean 'replace_one'?"),
+        ("relation = 1\n" + FILE, "relation = 1: expected a name"),
+        ("max_size = 3\n" + FILE, "max_size = 3: expected sampling = 'truncated'"),
+        ("sampling = 'poison'\n" + FILE, "sampling = 'poison': did you mean 'poisson'?"),
+        ("sampling = 3\n" + FILE, "sampling = 3: expected a name or a table"),
+        (FILE.replace("'rdp'", "3"), "accountant = 3: expected a name"),
+        (FILE.replace("'rdp'", "['rpd']"), "accountant = 'rpd': did you mean 'rdp'?"),
+        (SIZES + "method = 3", "method = 3: expected a table or a name"),
+        (SIZES, "method: missing"),
+        (SIZES + "[method]\nnoise_multiplier = 1.0", "method.name = None"),
+        (SIZES + "[method]\nkind = 'Poisson'\nrate = 0.1", "method: "),
+        (SIZES + "[method]\nkind = 'Metod'", "kind = 'Metod': did you mean 'Method'?"),
+        (SIZES + "[method]\nkind = 3", "method: Method: expected a 'kind'"),
+        ("steps = 3\n[method]\nname = 'dp_sgd'", "dataset_size: missing"),
+        ("steps = 3\nsampling = { kind = 'abadi' }", "sampling: "),
+        ("steps = 3\nsampling = { kind = 'Poisson', rate = nan }", "rate = nan: expected"),
+        (FILE + "[sampling]\nkind = 'Poisson'\nrate = 0.1", "batch_size = 10 with sampling"),
+        (FILE.replace("steps = 50", "epochs = 1e300"), "epochs = 1e+300: expected fewer than"),
+        ("steps = [", "expected TOML"),
+        ("x = " + "[" * 5000, "recursion"),
+    ],
+)
+def test_hostile_files_are_refused_by_name(capsys, written, text, names):
+    assert names in refused(capsys, written(text))
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (("--set", "threshold"), "--set threshold: expected KEY=VALUE"),
+        (("--set", "threshold=1 2"), "expected a TOML literal"),
+        (("--set", "threshold=1\nother = 2"), "expected one value"),
+        (("--set", "threshold=word"), "threshold = 'word': expected a real number"),
+        (("--steps", "many"), "argument --steps: invalid int value: 'many'"),
+        (("--delta", "small"), "argument --delta: invalid delta value: 'small'"),
+        (("--delta", "nan"), "delta = nan: expected"),
+        (("--dataset", "5"), "unrecognized arguments: --dataset"),
+        (("--epochs", "3"), "epochs = 3 with steps = 50: expected one"),
+        (("--runs", "0"), "runs = 0: expected an integer >= 1"),
+        (("--config", "nowhere.toml"), "nowhere.toml"),
+    ],
+)
+def test_wrong_flags_are_refused_by_name(capsys, flags, names):
+    assert names in refused(capsys, [*EPSILON, *flags])
+
+
+def test_set_needs_a_constructor(capsys, written):
+    plain = "[method]\nkind = 'Mechanism'\nnoise_multiplier = 1.0\n"
+    assert "--set c0 with a method in plain form" in refused(
+        capsys, [*written(SIZES + plain), "--set", "c0=2"]
+    )
+    assert "expected --method" in refused(capsys, [*written(SIZES), "--set", "c0=2"])
+
+
+def test_a_missing_argument_is_named(capsys):
+    assert "method.z: missing; global_ needs it" in refused(
+        capsys, ["epsilon", "--method", "global_", *EPSILON[3:]]
+    )
+
+
+def test_commands_are_listed(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        printed(capsys, ["--help"])
+    help_text = capsys.readouterr().out
+    assert all(name in help_text for name in ("epsilon", "calibrate", "tune-cost", "plot"))
+    assert "invalid choice: 'epsilonn'" in refused(capsys, ["epsilonn"])
