@@ -24,6 +24,7 @@ __all__ = [
     "epsilon",
     "epsilon_of",
     "make_bound",
+    "rounded_down",
     "rounded_up",
     "upper_epsilon_of",
 ]
@@ -40,11 +41,11 @@ class Bound(float):
         note: what must be said with the number; empty for most.
     """
 
-    lower: float
-    accountant: str
-    relation: str
-    guarantee: bool
-    note: str
+    lower: float = 0.0
+    accountant: str = ""
+    relation: str = ""
+    guarantee: bool = True
+    note: str = ""
 
     @property
     def upper(self) -> float:
@@ -140,7 +141,6 @@ def epsilon_of(
     """Returns the epsilon of an event that was written for this accountant."""
     delta = _checks.fraction("delta", delta)
     if accountant == "pld":
-        _check_delta(delta)
         bracket = pld.pld_bracket(happened, relation, delta)
         return make_bound(bracket.upper, accountant, relation, bracket.lower)
     value = upper_epsilon_of(happened, relation, delta, accountant, orders)
@@ -158,10 +158,9 @@ def upper_epsilon_of(
     check_accountant(accountant)
     _check_orders(orders, accountant)
     if accountant == "pld":
-        _check_delta(delta)
         return pld.pld_upper(happened, relation, delta)
     if accountant == "rdp":
-        return rdp.rdp_epsilon(happened, relation, delta, orders or rdp.ORDERS)
+        return rdp.rdp_epsilon(happened, relation, delta, rdp.ORDERS if orders is None else orders)
     if accountant == "tcdp":
         return tcdp.tcdp_epsilon(tcdp.tcdp(happened, relation), delta)
     return gdp.gdp_epsilon(gdp.gdp_mu(happened, relation)[0], delta)
@@ -181,7 +180,7 @@ def delta_of(
     if accountant == "pld":
         value = pld.pld_delta(happened, relation, epsilon)
     elif accountant == "rdp":
-        value = rdp.rdp_delta(happened, relation, epsilon, orders or rdp.ORDERS)
+        value = rdp.rdp_delta(happened, relation, epsilon, rdp.ORDERS if orders is None else orders)
     elif accountant == "tcdp":
         value = tcdp.tcdp_delta(tcdp.tcdp(happened, relation), epsilon)
     else:
@@ -222,21 +221,27 @@ def rounded_up(value: float, digits: int = 4) -> str:
     >>> rounded_up(1.82831), rounded_up(12.0), rounded_up(2e-6)
     ('1.829', '12', '2e-06')
     """
-    if not 0 < value < math.inf:
-        return f"{value:g}"
-    exact = decimal.Decimal(float(value))
+    return _rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """Writes a number with so many digits, never larger than it is: for lower bounds in print.
+
+    >>> rounded_down(1.82889)
+    '1.828'
+    """
+    return _rounded(value, digits, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, side: str) -> str:
+    value = float(value)
+    nearest = f"{value:.{digits}g}"
+    # What prints exactly stays, also when its binary form is a hair off, as 2e-6 is.
+    if float(nearest) == value or not 0 < value < math.inf:
+        return nearest
+    exact = decimal.Decimal(value)
     last = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    # A hair of room, so that 2e-6, which is a little more in binary, stays 2e-6.
-    shown = (exact * (1 - decimal.Decimal(2) ** -50)).quantize(last, decimal.ROUND_CEILING)
-    return f"{float(shown):.{digits + 1}g}"
-
-
-def _check_delta(delta: float) -> None:
-    if delta < pld.SMALLEST_DELTA:
-        raise ValueError(
-            f"delta = {delta:g} with accountant = 'pld': expected at least {pld.SMALLEST_DELTA:g}, "
-            "or accountant = 'rdp' with orders = dpjax.accounting.TAIL_ORDERS"
-        )
+    return f"{float(exact.quantize(last, side)):.{digits + 1}g}"
 
 
 def _check_orders(orders: Sequence[float] | None, accountant: str) -> None:

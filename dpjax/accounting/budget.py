@@ -33,7 +33,11 @@ class Budget(_BudgetRecord):
     Args:
         epsilon: the most that a ledger may cost.
         delta: at this delta.
-        accountant: as for `dpjax.accounting.epsilon`.
+        accountant: "pld" or "rdp": a budget is a guarantee.
+
+    Privacy:
+        Epsilon holds for releases whose noise, sampling and number were fixed beforehand, or chosen
+        without a look at what was released. For RDP it also holds when they were chosen by it.
 
     Example:
         >>> import dpjax
@@ -58,7 +62,8 @@ class Budget(_BudgetRecord):
             epsilon=_checks.positive("epsilon", self.epsilon),
             delta=_checks.fraction("delta", self.delta),
         )
-        check_accountant(self.accountant)
+        if check_accountant(self.accountant) not in ("pld", "rdp"):
+            raise ValueError(f"accountant = {self.accountant!r}: expected 'pld' or 'rdp'")
 
     def spent(self, ledger: Ledger) -> float:
         """Returns what a ledger costs, as this budget counts."""
@@ -72,14 +77,22 @@ class Budget(_BudgetRecord):
         Raises:
             BudgetExceededError: if the whole would cost more than the budget.
         """
-        longer = ledger.add(entry)
+        return self._checked(ledger.add(entry), _short(entry))
+
+    def _checked(self, longer: Ledger, what: str) -> Ledger:
         cost = self.spent(longer)
         if not cost <= self.epsilon:
             raise BudgetExceededError(
-                f"epsilon = {rounded_up(cost)} at delta = {self.delta:g} with {_short(entry)}: "
-                f"expected at most {self.epsilon:g} in all"
+                f"epsilon = {rounded_up(cost)} at delta = {self.delta:g} with {what}: expected at "
+                f"most {self.epsilon:g} in all"
             )
         return longer
+
+    def admit_steps(
+        self, ledger: Ledger, mechanism: Mechanism | Method, sampling: Sampling, steps: int = 1
+    ) -> Ledger:
+        """Returns the ledger with more steps of a run, as `Ledger.add_steps`, or refuses them."""
+        return self._checked(ledger.add_steps(mechanism, sampling, steps), f"{steps} more steps")
 
     def steps_left(
         self,
@@ -102,4 +115,4 @@ class Budget(_BudgetRecord):
 def _short(entry: Any) -> str:
     if isinstance(entry, Steps):
         return f"{entry.steps} more steps"
-    return f"{type(entry).__name__}({getattr(entry, 'what', '...')})"
+    return repr(entry.tuning) if isinstance(entry, Search) else entry.what

@@ -22,12 +22,12 @@ __all__ = ["Event", "check_method", "event", "event_of_runs", "noise_multipliers
 
 @attrs.frozen
 class Event(dp_accounting.ComposedDpEvent):
-    """A composed event that knows its neighbouring relation; any dp-accounting accountant reads it.
+    """A composed event of dp-accounting that knows its neighbouring relation.
 
     Attributes:
         events: one (self-composed) event per run of equal noise multipliers, in order.
         neighboring_relation: what two data sets differ by.
-        accountant: who reads it; see `event`.
+        accountant: whose reading it is written for: under replace-one RDP needs another one.
     """
 
     neighboring_relation: NeighboringRelation
@@ -151,16 +151,21 @@ def _instead(mechanism: Mechanism) -> str:
 def _read(mechanism: Mechanism, steps: int, start: int) -> np.ndarray:
     """Reads sigma_t as it runs; one value when it is a number."""
     number = steps if callable(mechanism.noise_multiplier) else 1
-    if start + steps >= 2**31:
-        raise ValueError(f"steps = {steps} from {start}: expected fewer than 2^31, which t counts")
+    if start + steps >= 2**31 or number > 2**24:
+        raise ValueError(
+            f"steps = {steps} from {start}: expected fewer than 2^31, which t counts, and at most "
+            "2^24 of a schedule"
+        )
+    # In a few sizes only, so that a growing run does not compile anew each time.
+    padded = start + np.arange(1 << (number - 1).bit_length())
     with jax.ensure_compile_time_eval():
-        sigmas = jax.vmap(mechanism.sigma)(jnp.arange(start, start + number, dtype=jnp.int32))
+        sigmas = jax.vmap(mechanism.sigma)(jnp.asarray(np.minimum(padded, 2**31 - 1), jnp.int32))
     if isinstance(sigmas, jax.core.Tracer):
         raise ValueError(
             f"noise_multiplier = {mechanism.noise_multiplier!r} depends on a traced value: "
             "expected one that can be read, as epsilon is computed from it"
         )
-    return np.asarray(sigmas, np.float64)
+    return np.asarray(sigmas, np.float64)[:number]
 
 
 def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:

@@ -44,6 +44,10 @@ class Steps(_EntryRecord):
 
     def __post_init__(self) -> None:
         """Checks the fields: what cannot be accounted cannot be entered."""
+        self._set(
+            steps=_checks.integer("steps", self.steps, at_least=1),
+            start=_checks.integer("start", self.start, at_least=0),
+        )
         event(self.mechanism, self.sampling, self.steps, self.start)
 
 
@@ -85,6 +89,8 @@ class Ledger(_LedgerRecord):
             value = getattr(self, field)
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(f"{field} = {value!r}: expected a name")
+        if not isinstance(self.entries, list | tuple):
+            raise TypeError(f"entries = {self.entries!r}: expected a list")
         self._set(entries=tuple(self.entries))
         for i, entry in enumerate(self.entries):
             if not isinstance(entry, Steps | Query | Search):
@@ -95,16 +101,25 @@ class Ledger(_LedgerRecord):
         return self.replace(entries=(*self.entries, entry))
 
     def add_steps(self, mechanism: Mechanism | Method, sampling: Sampling, steps: int = 1) -> Self:
-        """Returns the ledger with steps that follow the last ones of the same run.
+        """Returns the ledger with more steps of a run.
 
-        A run is continued as long as mechanism and sampler stay the same; a second run of the same
-        kind is entered with ``add(Steps(...))``.
+        They go on where the last steps of the same mechanism ended, whatever was entered between,
+        so that a schedule is read on. A second run of the same mechanism, which begins at step 0
+        again, is entered with ``add(Steps(...))``.
         """
+        entry = Steps(mechanism, sampling, steps, self._end_of(mechanism))
         last = self.entries[-1] if self.entries else None
-        if isinstance(last, Steps) and (last.mechanism, last.sampling) == (mechanism, sampling):
-            longer = last.replace(steps=last.steps + _checks.integer("steps", steps, at_least=1))
+        if isinstance(last, Steps) and _follows(entry, last):
+            longer = last.replace(steps=last.steps + entry.steps)
             return self.replace(entries=(*self.entries[:-1], longer))
-        return self.add(Steps(mechanism, sampling, steps))
+        return self.add(entry)
+
+    def _end_of(self, mechanism: Mechanism | Method) -> int:
+        """Returns how many steps the last run of a mechanism has released."""
+        for entry in reversed(self.entries):
+            if isinstance(entry, Steps) and _bare(entry.mechanism) == _bare(mechanism):
+                return entry.start + entry.steps
+        return 0
 
     @property
     def relation(self) -> NeighboringRelation:
@@ -156,17 +171,18 @@ class Ledger(_LedgerRecord):
                 f"delta = {delta:g}: expected more than {delta - left:g}, which declared queries "
                 "take"
             )
-        for search in searches:
-            if as_relation(None, search.sampling) is not relation:
+        for query in queries:
+            if as_relation(query.relation, FullBatch()) is not relation:
                 raise ValueError(
-                    f"{search.tuning!r} in a ledger under {relation.name.lower()}: expected one "
-                    f"under {as_relation(None, search.sampling).name.lower()}, like its runs"
+                    f"{query!r} in a ledger under {relation.name.lower()}: expected a guarantee "
+                    "under that relation"
                 )
-        # Each such search gets an equal share of delta with all the rest.
-        share = left / (len(searches) + 1)
+        # Each such search gets an equal share of delta with all the rest, if there is any.
+        rest = len(self.entries) > len(queries) + len(searches)
+        share = left / max(1, len(searches) + rest)
         spent = sum(query.epsilon for query in queries)
-        spent += sum(search.epsilon(share) for search in searches)
-        return spent, left - share * len(searches)
+        spent += sum(search.epsilon(share, relation) for search in searches)
+        return spent, share if rest else left
 
     def _event(
         self, entry: Any, relation: NeighboringRelation, accountant: str
@@ -193,7 +209,19 @@ class Ledger(_LedgerRecord):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Reads a ledger back; anything unknown is refused."""
-        return cls.from_plain(json.loads(text))
+        try:
+            return cls.from_plain(json.loads(text))
+        except RecursionError as error:
+            raise ValueError("ledger: expected less nesting") from error
+
+
+def _bare(mechanism: Mechanism | Method) -> Mechanism:
+    return mechanism.mechanism if isinstance(mechanism, Method) else mechanism
+
+
+def _follows(entry: Steps, last: Steps) -> bool:
+    same = (entry.mechanism, entry.sampling) == (last.mechanism, last.sampling)
+    return same and entry.start == last.start + last.steps
 
 
 class Together(NamedTuple):

@@ -11,15 +11,12 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dpjax.accounting.buckets import bucketed
 from dpjax.accounting.leaves import Fixed, Gaussians, Leaves, Poisson, leaves
-from dpjax.accounting.pld_compose import composed
+from dpjax.accounting.pld_compose import ROUNDING, composed
 from dpjax.accounting.pld_step import release_pmfs
 from dpjax.accounting.rdp import ORDERS
 from dpjax.accounting.rdp_poisson import rdp_poisson
 
-__all__ = ["SMALLEST_DELTA", "Bracket", "pld_bracket", "pld_delta", "pld_upper"]
-
-SMALLEST_DELTA = 1e-11
-"""Below it the Fourier transforms' rounding would show."""
+__all__ = ["Bracket", "pld_bracket", "pld_delta", "pld_upper"]
 
 _BUCKETS = 192
 # The upper bound pays some 1e-5 of epsilon for its grid; the lower bound's is so fine that it pays
@@ -48,7 +45,7 @@ def pld_bracket(
     Args:
         event: Gaussians, sampled or not, and Laplace releases.
         relation: the neighbouring relation.
-        delta: the target, at least `SMALLEST_DELTA`.
+        delta: the target; one so small that the transforms' rounding would show is refused.
 
     Returns:
         Both bounds; a lower one of 0 where none is known.
@@ -62,8 +59,9 @@ def pld_bracket(
     mesh = min(mesh, _RESOLUTION * upper / spread)
     room = releases * mesh**2 / 8 + mesh * spread
     distribution = _distribution(parts, relation, mesh, tail, down=False)
-    # The last term is for the transforms' rounding, which is cut off at zero and so adds mass.
-    lower = float(distribution.get_epsilon_for_delta(delta + beta + tail + 1e-15 * releases))
+    # What rounding may have added comes off as well.
+    rounding = 2 * ROUNDING * releases
+    lower = float(distribution.get_epsilon_for_delta(delta + beta + tail + rounding))
     return Bracket(max(0.0, lower - room), upper)
 
 
@@ -86,10 +84,18 @@ def pld_delta(event: dp_accounting.DpEvent, relation: NeighboringRelation, epsil
 def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> tuple[float, float]:
     """Returns the upper bound, and the mesh it was found with."""
     epsilon, releases = _guess(parts, relation, delta), _releases(parts)
+    if not delta > 20 * ROUNDING * releases:
+        raise ValueError(
+            f"delta = {delta:g} with accountant = 'pld': expected more than "
+            f"{20 * ROUNDING * releases:.2g} for {releases} releases, or accountant = 'rdp' with "
+            "orders = dpjax.accounting.TAIL_ORDERS"
+        )
     if epsilon == math.inf:
         return epsilon, math.inf
     for _ in range(3):
         guess, mesh = epsilon, _mesh(epsilon, releases)
+        if parts.others:  # rounded up, not to both sides: it takes a finer grid
+            mesh = min(mesh, 1e-4)
         distribution = _distribution(parts, relation, mesh, delta * 1e-6, down=True)
         epsilon = float(distribution.get_epsilon_for_delta(delta))
         # For few releases the guess can be several times too large, and the mesh with it.

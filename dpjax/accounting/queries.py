@@ -8,6 +8,8 @@ from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
 from dpjax._record import Record
+from dpjax.accounting.relation import as_relation
+from dpjax.sampling import FullBatch
 
 __all__ = ["DeclaredQuery", "GaussianQuery", "LaplaceQuery", "Query"]
 
@@ -109,8 +111,9 @@ class DeclaredQuery(Query):
 
     Args:
         what: what was released, in words.
-        epsilon: its epsilon, under the relation of the ledger it enters.
+        epsilon: its epsilon.
         delta: its delta; 0 for pure differential privacy.
+        relation: the relation that both are for; a ledger under another one refuses it.
 
     Privacy:
         Added to the rest by basic composition: epsilons add up, deltas add up.
@@ -119,6 +122,7 @@ class DeclaredQuery(Query):
     what: str
     epsilon: float
     delta: float = 0.0
+    relation: str = "add_or_remove_one"
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -126,4 +130,5 @@ class DeclaredQuery(Query):
         self._set(
             epsilon=_checks.positive("epsilon", self.epsilon),
             delta=_checks.fraction("delta", self.delta, zero=True),
+            relation=as_relation(self.relation, FullBatch()).name.lower(),
         )

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dpjax.accounting.bound import rounded_up
+from dpjax.accounting.bound import Bound, rounded_down, rounded_up
 from dpjax.accounting.ledger import Ledger, Steps
 from dpjax.accounting.queries import Query
-from dpjax.accounting.tuning import Search
+from dpjax.accounting.tuning import Search, grid_composition
 from dpjax.methods import Method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
 
@@ -59,9 +59,10 @@ def privacy_statement(
     """
     spent = ledger.epsilon(delta, accountant)
     if spent.guarantee:
-        claim = f"is ({rounded_up(spent)}, {delta:g})-differentially private."
+        claim = f"is ({rounded_up(spent)}, {rounded_up(delta)})-differentially private."
     else:
-        claim = f"has the figure epsilon = {rounded_up(spent)} at delta = {delta:g}: {spent.note}."
+        figure = f"epsilon = {rounded_up(spent)} at delta = {rounded_up(delta)}"
+        claim = f"has the figure {figure}: {spent.note}."
     relation = _RELATIONS[spent.relation].format(unit=ledger.unit)
     lines = [
         f"# Privacy statement: {ledger.dataset}",
@@ -70,8 +71,7 @@ def privacy_statement(
         "",
         f"- **Protected unit:** {ledger.unit}.",
         f"- **Relation:** {spent.relation.replace('_', ' ')}: {relation}.",
-        f"- **Accountant:** {_ACCOUNTANTS[accountant]}; epsilon is an upper bound"
-        + (f", and at least {0.999 * spent.lower:.3g}." if spent.lower > 0 else "."),
+        f"- **Accountant:** {_ACCOUNTANTS[accountant]}{_worth(spent)}.",
         "",
         "Released:",
         "",
@@ -84,18 +84,29 @@ def privacy_statement(
     return "\n".join(lines) + "\n"
 
 
+def _worth(spent: Bound) -> str:
+    if not spent.guarantee:
+        return "; the figure is no guarantee"
+    lower = f", and at least {rounded_down(spent.lower)}" if spent.lower > 0 else ""
+    return f"; epsilon is an upper bound{lower}"
+
+
 def _described(entry: Any) -> str:
     if isinstance(entry, Steps):
-        return f"{entry.steps} steps of {_named(entry.mechanism)}; {_drawn(entry.sampling)}."
+        since = f" from step {entry.start}" if entry.start else ""
+        return f"{entry.steps} steps{since} of {_named(entry.mechanism)}; {_drawn(entry.sampling)}."
     if isinstance(entry, Search):
         score = (
             "scored without private data"
             if entry.scoring is None
             else (f"each scored by {entry.scoring.what}")
         )
+        published = (
+            "All its runs." if isinstance(entry.tuning, grid_composition) else ("Only its winner.")
+        )
         return (
             f"A search by {entry.tuning!r} over runs of {entry.steps} steps of "
-            f"{_named(entry.mechanism)}, {score}; {_drawn(entry.sampling)}. Only its winner."
+            f"{_named(entry.mechanism)}, {score}; {_drawn(entry.sampling)}. {published}"
         )
     if isinstance(entry, Query):
         return f"{entry.what}: {entry!r}."

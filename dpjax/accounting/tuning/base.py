@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
     Attributes:
         candidate: the winner; None if no run took place, which a Poisson number of runs allows.
-        score: its score.
+        score: its score, if the way of tuning pays for it.
         output: what its run returned.
         epsilon: the epsilon of the whole search at the given delta.
     """
@@ -49,6 +49,9 @@ class Tuning(Record):
 
     composes: ClassVar[bool] = False
     """Whether the whole search is an event; its guarantee is else an epsilon with its delta."""
+
+    releases_score: ClassVar[bool] = True
+    """Whether the winner's score may be published with it."""
 
     def plan(
         self,
@@ -144,9 +147,9 @@ class Search(Record):
         check_method(self.mechanism, self.sampling)
         noise_multipliers(self.mechanism, self.steps)
 
-    def epsilon(self, delta: float) -> Bound:
-        """Returns the epsilon of the whole search."""
-        relation = as_relation(None, self.sampling)
+    def epsilon(self, delta: float, relation: Any = None) -> Bound:
+        """Returns the epsilon of the whole search, under the sampler's own relation or another."""
+        relation = as_relation(relation, self.sampling)
         run = self.one_run(
             noise_multipliers(self.mechanism, self.steps), relation, self.tuning.accountant
         )
@@ -184,6 +187,8 @@ class Search(Record):
             key: the key of the whole search; each run gets its own.
             delta: the delta that the returned epsilon is for.
         """
+        if not len(candidates):
+            raise ValueError("candidates: expected at least one")
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         results = []
         for number, choice in enumerate(self.tuning.trials(rng, len(candidates))):
@@ -194,4 +199,6 @@ class Search(Record):
         if not results:
             return Found(None, None, None, self.epsilon(delta))
         scores = [-np.inf if np.isnan(score) else score for _, score, _ in results]
-        return Found(*results[self.tuning.best(rng, scores)], self.epsilon(delta))
+        candidate, score, output = results[self.tuning.best(rng, scores)]
+        released = score if self.tuning.releases_score else None
+        return Found(candidate, released, output, self.epsilon(delta))

@@ -100,7 +100,7 @@ class liu_talwar(Tuning):
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Draws a geometric number of candidates, cut at T."""
         self._check_count(candidates)
-        rounds = min(int(rng.geometric(self.stopping)), int(self.rounds))
+        rounds = min(int(rng.geometric(self.stopping)), max(1, int(self.rounds)))
         return rng.integers(candidates, size=rounds).tolist()
 
     def _check_count(self, candidates: int) -> None:

@@ -81,12 +81,17 @@ class repeat_and_select(Tuning):
         if self.shape == math.inf:
             return int(rng.poisson(self.mean))
         gamma, eta = self._gamma(), self.shape
+        if gamma == 1.0:
+            return 1
+        log_stop, log_go = math.log(gamma), math.log1p(-gamma)
         remaining, count = rng.random(), 1
-        scale = math.log(1 / gamma) if eta == 0 else math.expm1(-eta * math.log(gamma)) / eta
-        term = (1 - gamma) / scale if gamma < 1 else 1.0
-        while remaining >= term > 0:
-            remaining -= term
-            term *= (1 - gamma) * (count + eta) / (count + 1)
+        log_scale = math.log(-log_stop) if eta == 0 else _log_expm1(-eta * log_stop) - math.log(eta)
+        log_term = log_go - log_scale
+        # The cut is far beyond what 64 bits of randomness can reach.
+        while (
+            remaining := remaining - math.exp(log_term)
+        ) >= 0 and count < 1000 * self.mean + 1000:
+            log_term += log_go + math.log((count + eta) / (count + 1))
             count += 1
         return count
 
@@ -100,3 +105,8 @@ class repeat_and_select(Tuning):
 
         largest = 1 - 1e-9
         return 1.0 if excess(largest) >= 0 else float(optimize.brentq(excess, 1e-12, largest))
+
+
+def _log_expm1(x: float) -> float:
+    """Returns ``log(e^x - 1)`` for x > 0 without overflow."""
+    return x + math.log(-math.expm1(-x))

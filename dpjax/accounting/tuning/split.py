@@ -36,18 +36,21 @@ class disjoint_split(Tuning):
     Privacy:
         One example is in one part only, so the costs do not add up: the whole is ``(max(eps_1,
         selection), delta)``-DP for runs that are (eps_1, delta)-DP on their part. Relation: that of
-        a run, with parts drawn without a look at the data (by index). Released: the chosen run.
+        a run, with each row's part drawn by its number alone. Released: the chosen run, without
+        its score.
         What it costs is data: each run sees N / (G + 1) examples, and its sampler must say so.
 
     Example:
-        >>> [len(part) for part in disjoint_split(2, selection=1.0).parts(jax.random.key(0), 10)]
-        [4, 3, 3]
+        >>> parts = disjoint_split(2, selection=1.0).parts(jax.random.key(0), 10)
+        >>> len(parts), sorted(np.concatenate(parts).tolist()) == list(range(10))
+        (3, True)
 
     Reference: Chaudhuri, Monteleoni, Sarwate, Differentially Private Empirical Risk Minimization,
     2011, section 6; Auto DP-SGD names it for tuning its decays.
     """
 
     accountant: ClassVar[str] = "pld"
+    releases_score: ClassVar[bool] = False
 
     candidates: int
     selection: float
@@ -62,8 +65,12 @@ class disjoint_split(Tuning):
     def parts(self, key: jax.Array, dataset_size: int) -> list[np.ndarray]:
         """Returns the rows of each candidate's part, and last those of the choice."""
         size = _checks.integer("dataset_size", dataset_size, at_least=self.candidates + 1)
-        rows = np.asarray(jax.random.permutation(key, size))
-        return np.array_split(rows, self.candidates + 1)
+        # By the row's own number: one row more or less must leave all others where they are.
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(size))
+        part = np.asarray(
+            jax.vmap(lambda k: jax.random.randint(k, (), 0, self.candidates + 1))(keys)
+        )
+        return [np.flatnonzero(part == i) for i in range(self.candidates + 1)]
 
     def plan(
         self,
@@ -98,7 +105,7 @@ class disjoint_split(Tuning):
     def best(self, rng: np.random.Generator, scores: object) -> int:
         """Draws by the exponential mechanism."""
         errors = -np.asarray(scores, float)
-        if not (np.all(errors >= 0) and np.all(errors == np.round(errors))):
+        if not np.all(np.isfinite(errors) & (errors >= 0) & (errors == np.round(errors))):
             raise ValueError(
                 f"scores = {scores!r}: expected minus the number of errors of each run"
             )
