@@ -140,6 +140,7 @@ def epsilon_of(
 ) -> Bound:
     """Returns the epsilon of an event that was written for this accountant."""
     delta = _checks.fraction("delta", delta)
+    _check_orders(orders, accountant)
     if accountant == "pld":
         bracket = pld.pld_bracket(happened, relation, delta)
         return make_bound(bracket.upper, accountant, relation, bracket.lower)

@@ -282,7 +282,12 @@ def largest_batch(
             relation=relation,
             accountant=accountant,
         )
-        spent = upper_epsilon_of(happened, happened.neighboring_relation, delta, accountant)
+        try:
+            spent = upper_epsilon_of(happened, happened.neighboring_relation, delta, accountant)
+        except ValueError:
+            if batch == 1:
+                raise
+            return False  # a rate outside the lemma of tCDP
         return spent <= epsilon
 
     return largest_integer(fits, size)

@@ -298,7 +298,6 @@ def test_a_batch_for_a_schedule():
     assert epsilon(method, Poisson((batch + 1) / 3_000), 40, DELTA, "rdp", start=5) > 1.2
 
 
-@pytest.mark.xfail(reason="a batch outside tCDP's lemma is an error and not one too large")
 def test_a_batch_inside_tcdps_lemma():
     """All of 1,000 would be outside; the lemma ends at 100."""
     assert largest_batch(methods.dp_sgd(6.0), 1_000, 10, 1.0, DELTA, "tcdp") == 100

@@ -240,14 +240,9 @@ def test_orders_are_numbers_above_one(function, bad):
         function(**BAD[function][0], accountant="rdp", orders=bad)
 
 
-IGNORED = pytest.mark.xfail(reason="epsilon drops the orders without a word")
-
-
 @pytest.mark.parametrize("accountant", ["pld", "tcdp", "gdp"])
 @pytest.mark.parametrize("function", [epsilon, delta, calibrate])
-def test_orders_are_for_rdp(function, accountant, request):
-    if (function, accountant) == (epsilon, "pld"):
-        request.applymarker(IGNORED)
+def test_orders_are_for_rdp(function, accountant):
     with pytest.raises(ValueError, match=f"orders with accountant = '{accountant}'"):
         function(**BAD[function][0], accountant=accountant, orders=[2.0])
 
