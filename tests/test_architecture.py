@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import dpjax
+from dpjax.accounting.queries import Query
+from dpjax.accounting.tuning import Tuning
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold
 
@@ -102,13 +104,16 @@ def test_third_party_imports_are_declared():
 
 
 def test_public_names_exist_and_are_documented():
-    for module in [dpjax, dpjax.rules, dpjax.schedules, dpjax.thresholds, dpjax.methods]:
+    rooms = [dpjax.rules, dpjax.schedules, dpjax.thresholds, dpjax.methods]
+    for module in [dpjax, *rooms, dpjax.accounting, dpjax.accounting.tuning]:
         for name in module.__all__:
             assert getattr(module, name).__doc__, f"{module.__name__}.{name}"
 
 
 def test_mechanisms_say_what_they_protect():
-    for family, module in ((Rule, dpjax.rules), (Threshold, dpjax.thresholds)):
+    families = ((Rule, dpjax.rules), (Threshold, dpjax.thresholds))
+    families += ((Tuning, dpjax.accounting.tuning), (Query, dpjax.accounting))
+    for family, module in families:
         for cls in [getattr(module, name) for name in module.__all__]:
             if inspect.isclass(cls) and issubclass(cls, family) and cls is not family:
                 assert "Privacy:" in cls.__doc__, cls

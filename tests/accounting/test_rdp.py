@@ -27,7 +27,7 @@ from tests.oracles.accounting import (
 
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 MANY = 10**7  # examples: batches of fixed size come near any rate
-RATES = (1e-6, 1e-4, 256 / 60_000, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
+RATES = (1e-6, 1e-4, 256 / 60_000, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999)
 SIGMAS = np.array([0.15, 0.3, 0.5436, 0.8, 1.0, 1.5, 2.0, 4.0, 10.0, 50.0, 1000.0])
 # A divergence of 1e-18 is a logarithm of 1 + 1e-18: rounding of 1e-16, either way.
 TINY = 1e-14
@@ -102,11 +102,11 @@ def test_without_sampling_it_is_a_line():
     np.testing.assert_allclose(got, np.asarray(ORDERS) / (2 * SIGMAS[:, None] ** 2), rtol=1e-15)
 
 
-@pytest.mark.parametrize("q", [1e-4, 256 / 60_000, 0.1, 0.5, 0.95])
+@pytest.mark.parametrize("q", [1e-4, 256 / 60_000, 0.1, 0.9])
 @pytest.mark.parametrize("sigma", [0.4, 0.8, 1.5, 5.0])
 def test_poisson_against_the_divergence_itself(q, sigma):
     """Equal at whole orders; at fractional ones the series without its signs is larger."""
-    whole, between = (2.0, 3.0, 8.0, 31.0), (1.2, 2.7, 6.5)
+    whole, between = (2.0, 3.0, 31.0), (1.2, 6.5)
     want = [rdp_poisson_gaussian(q, sigma, order) for order in whole]
     got = rdp_poisson(q, np.array([sigma]), whole)[0]
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=TINY)
@@ -185,7 +185,7 @@ def test_two_thousand_noise_multipliers(one, divergence, relation):
 
 @pytest.mark.parametrize(("one", "relation"), [(poisson, ADD), (fixed, REPLACE)])
 def test_a_schedule_is_dp_accountings_composition(one, relation):
-    sigmas = schedule(2_000)[:: 100 if one is poisson else 200]
+    sigmas = schedule(2_000)[:: 100 if one is poisson else 400]
     happened = dp_accounting.ComposedDpEvent(
         [one(0.01, sigma, count) for count, sigma in enumerate(sigmas, start=1)]
     )
