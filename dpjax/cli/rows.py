@@ -80,7 +80,7 @@ def rows_text(rows: Sequence[Row], runs: int = 1) -> str:
 def _cells(row: Row, mark: str, several: bool) -> list[str]:
     if row.each is None:
         return [row.accountant, "-", "-", "-", f"-{mark}"]
-    second = tables.rounded_down(row.each.lower)
+    second = tables.at_least(row.each.lower)
     if several and row.all_published is not None:
         second = rounded_up(row.all_published)
     worth = tables.yes_or_no(row.each.guarantee) + mark

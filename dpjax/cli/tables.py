@@ -1,11 +1,11 @@
 """Plain text: tables, their footnotes, and numbers that are rounded to the safe side."""
 
-import decimal
-import math
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["footnotes", "pairs", "rounded_down", "table", "yes_or_no"]
+from dpjax.accounting.bound import rounded_down
+
+__all__ = ["at_least", "footnotes", "pairs", "table", "yes_or_no"]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -47,17 +47,13 @@ def footnotes(notes: Sequence[str]) -> tuple[list[str], str]:
     return marks, f"\n{lines}" if lines else ""
 
 
-def rounded_down(value: float, digits: int = 4) -> str:
-    """Writes a lower bound with so many digits, never larger than it is; "-" for none.
+def at_least(value: float) -> str:
+    """Writes a lower bound, never larger than it is; "-" for none.
 
-    >>> rounded_down(1.82897), rounded_down(0.0)
+    >>> at_least(1.82897), at_least(0.0)
     ('1.828', '-')
     """
-    if not 0 < value < math.inf:
-        return "-"
-    exact = decimal.Decimal(value)
-    last = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    return f"{float(exact.quantize(last, decimal.ROUND_FLOOR)):.{digits + 1}g}"
+    return rounded_down(value) if value > 0 else "-"
 
 
 def yes_or_no(value: Any) -> str:

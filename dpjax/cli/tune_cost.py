@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpjax.accounting import tuning
-from dpjax.accounting.bound import rounded_up
+from dpjax.accounting.bound import rounded_down, rounded_up
 from dpjax.cli import describe, flags, report, tables
 from dpjax.cli.command import Command
 from dpjax.cli.request import Request
@@ -84,7 +84,7 @@ def _note(price: Price, request: Request) -> str:
         return f"each run has {price.setting.steps} steps on {examples}"
     per_run = _per_run(price, request)
     if per_run is not None:
-        epsilon, delta = (tables.rounded_down(per_run[key]) for key in ("epsilon", "delta"))
+        epsilon, delta = (rounded_down(per_run[key]) for key in ("epsilon", "delta"))
         return f"each run with its score may cost (eps_1, delta_1) = ({epsilon}, {delta})"
     return price.alone.note if price.alone is not None else ""
 
