@@ -4,9 +4,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from dpjax import accounting
+from dpjax import _toml, accounting
 from dpjax.accounting.bound import rounded_up
-from dpjax.cli import describe, flags, report, rows, tables, toml
+from dpjax.cli import describe, flags, report, rows, tables
 from dpjax.cli.command import Command
 from dpjax.cli.request import Request
 from dpjax.cli.setting import Setting, setting_of
@@ -28,7 +28,7 @@ def _run(args: argparse.Namespace) -> int:
     setting = _calibrated(request)
     found = rows.measured(setting)
     if args.output is not None:
-        Path(args.output).write_text(toml.dumps(setting.method.to_plain()), encoding="utf-8")
+        Path(args.output).write_text(_toml.dumps(setting.method.to_plain()), encoding="utf-8")
     report.show(
         args.json,
         _text(request, setting, found, args.output),

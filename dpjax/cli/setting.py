@@ -1,15 +1,16 @@
 """What a request comes to: the method, its sampler and steps, the delta and who counts."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpjax.accounting.relation import SUPPORTED, as_relation
-from dpjax.cli.build import build_method, build_sampling
+from dpjax.cli.build import build_sampling
 from dpjax.cli.request import Request
 from dpjax.mechanism import Mechanism
 from dpjax.methods import Method
+from dpjax.methods.table import build_method
 from dpjax.sampling import FixedSize, FullBatch, Sampling
+from dpjax.schedules.base import steps_of
 
 __all__ = ["Setting", "part_of", "setting_of"]
 
@@ -71,7 +72,7 @@ def setting_of(request: Request, noise_multiplier: float | None = None) -> Setti
         "noise_multiplier": noise_multiplier,
         "steps": request.start + steps,
         "steps_per_epoch": per_epoch,
-        "epochs": _ceil((request.start + steps) / per_epoch),
+        "epochs": steps_of(request.start + steps, 1 / per_epoch),
         "dataset_size": size,
     }
     relation = as_relation(request.relation, sampling)
@@ -137,12 +138,7 @@ def _length(request: Request, steps_per_epoch: float) -> tuple[int, float]:
     steps = request.epochs * steps_per_epoch
     if not steps < 2**31:
         raise ValueError(f"epochs = {request.epochs:g}: expected fewer than 2^31 steps")
-    return _ceil(steps), request.epochs
-
-
-def _ceil(value: float) -> int:
-    """Rounds up, but for the hair by which floats may make 30 steps 30.000000000000004."""
-    return math.ceil(value * (1 - 1e-12))
+    return steps_of(request.epochs, steps_per_epoch), request.epochs
 
 
 def _dataset_size(request: Request, sampling: Sampling) -> int | None:

@@ -2,12 +2,9 @@
 
 import argparse
 import dataclasses
-import re
-import tomllib
-from pathlib import Path
 from typing import Any
 
-from dpjax import _checks
+from dpjax import _checks, _toml
 from dpjax.cli.request import Request
 
 __all__ = ["read_request"]
@@ -40,10 +37,7 @@ def read_request(args: argparse.Namespace) -> Request:
 def _read(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
-    try:
-        plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected TOML: {error}") from error
+    plain = _toml.read(path)
     if "kind" in plain:
         return {"method": plain}
     for key in plain:
@@ -81,32 +75,10 @@ def _changed_plain(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments that flags set."""
-    changes = dict(_assignment(text) for text in getattr(args, "set", ()))
+    changes = dict(_toml.assignment(text) for text in getattr(args, "set", ()))
     if hasattr(args, "noise_multiplier"):
         changes["noise_multiplier"] = args.noise_multiplier
     return changes
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    """Reads ``key=value``: a TOML literal, or a bare word, which is a string.
-
-    >>> _assignment("thresholds=[1, 0.5]"), _assignment("decay=step")
-    (('thresholds', [1, 0.5]), ('decay', 'step'))
-    """
-    key, equals, value = (part.strip() for part in text.partition("="))
-    if not key or not equals:
-        raise ValueError(f"--set {text}: expected KEY=VALUE")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError as error:
-        if re.fullmatch(r"[A-Za-z_]\w*", value):
-            return key, value
-        raise ValueError(
-            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
-        ) from error
-    if set(parsed) != {"value"}:
-        raise ValueError(f"--set {text}: expected one value")
-    return key, parsed["value"]
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """What a schedule is, and how a float-or-schedule is checked and read."""
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
@@ -17,6 +18,7 @@ __all__ = [
     "epoch_of",
     "largest",
     "number_or_schedule",
+    "steps_of",
     "value_at",
 ]
 
@@ -49,6 +51,15 @@ def epoch_of(step: Any, steps_per_epoch: float) -> jax.Array:
     [0, 0, 1, 6, 7]
     """
     return jnp.floor(jnp.asarray(step, jnp.float32) / steps_per_epoch * _EPOCH_SLACK)
+
+
+def steps_of(epochs: float, steps_per_epoch: float) -> int:
+    """Returns ``ceil(epochs * steps_per_epoch)``, but for the hair by which floats may exceed it.
+
+    >>> steps_of(3, 0.1 * 100), steps_of(10, 60000 / 256)
+    (30, 2344)
+    """
+    return math.ceil(epochs * steps_per_epoch * (1 - 1e-12))
 
 
 class EpochSchedule(Schedule):

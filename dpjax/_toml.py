@@ -1,10 +1,42 @@
-"""Writes plain data as TOML; the standard library only reads it."""
+"""TOML beyond the standard library, which only reads files: writes tables, reads ``key=value``."""
 
 import json
 import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
-__all__ = ["dumps"]
+__all__ = ["assignment", "dumps", "read"]
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Reads a file; what is no TOML is refused by the file's name."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected TOML: {error}") from error
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Reads ``key=value``: a TOML literal, or a bare word, which is a string.
+
+    >>> assignment("thresholds=[1, 0.5]"), assignment("decay=step")
+    (('thresholds', [1, 0.5]), ('decay', 'step'))
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise ValueError(f"--set {text}: expected KEY=VALUE")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError as error:
+        if re.fullmatch(r"[A-Za-z_]\w*", value):
+            return key, value
+        raise ValueError(
+            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
+        ) from error
+    if set(parsed) != {"value"}:
+        raise ValueError(f"--set {text}: expected one value")
+    return key, parsed["value"]
 
 
 def dumps(plain: dict[str, Any]) -> str:

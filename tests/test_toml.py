@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 import dpjax
-from dpjax.cli import toml
+from dpjax import _toml as toml
 from tests.registry import METHODS
 
 
