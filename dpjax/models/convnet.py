@@ -1,0 +1,135 @@
+"""Plain convolutional networks: convolutions and pooling, then dense layers, from a table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import jax
+from flax import nnx
+
+from dpjax.models import pooling
+from dpjax.models.activations import activation as activation_of
+from dpjax.models.layers import conv, dense
+from dpjax.models.shapes import image_shape, window_output
+
+__all__ = ["AdaptiveAvgPool", "AvgPool", "Conv", "ConvNet", "Layer", "MaxPool"]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A square convolution, followed by the activation."""
+
+    outputs: int
+    window: int
+    stride: int = 1
+    padding: int = 0
+
+    def size(self, size: int) -> int:
+        """Returns the side of the output."""
+        return window_output("shape", size, self.window, self.stride, self.padding)
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Maximum over squares."""
+
+    window: int
+    stride: int
+
+    def size(self, size: int) -> int:
+        """Returns the side of the output."""
+        return window_output("shape", size, self.window, self.stride)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Pools (height, width, channels)."""
+        return pooling.max_pool(x, self.window, self.stride)
+
+
+@dataclass(frozen=True)
+class AvgPool(MaxPool):
+    """Average over squares."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Pools (height, width, channels)."""
+        return pooling.avg_pool(x, self.window, self.stride)
+
+
+@dataclass(frozen=True)
+class AdaptiveAvgPool:
+    """Average over as many cells as are wanted, whatever the image's size."""
+
+    cells: int
+
+    def size(self, size: int) -> int:
+        """Returns the side of the output."""
+        del size
+        return self.cells
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Pools (height, width, channels)."""
+        return pooling.adaptive_avg_pool(x, self.cells)
+
+
+Layer = Conv | MaxPool | AdaptiveAvgPool
+
+
+class ConvNet(nnx.Module):
+    """Convolutions and pooling as `layers` says, then `hidden` dense layers, then the logits.
+
+    Every layer with parameters but the last is followed by the activation. Parameters are
+    ``convs/<i>/kernel``, ``convs/<i>/bias``, ``dense/<i>/kernel`` and ``dense/<i>/bias``.
+
+    Args:
+        shape: (height, width, channels) of one example.
+        classes: how many logits.
+        layers: `Conv`, `MaxPool`, `AvgPool`, `AdaptiveAvgPool`, in order.
+        hidden: the widths of the dense layers before the last.
+        activation: as `dpjax.models.activation` takes it.
+        rngs: where the initial parameters come from.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        *,
+        layers: Sequence[Layer],
+        hidden: Sequence[int] = (),
+        activation: str | Mapping[str, Any] = "relu",
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Makes the layers, each for the size that the one before leaves."""
+        self.layers = tuple(layers)
+        self.activation = activation_of(activation)
+        height, width, channels = image_shape(shape)
+        convs = []
+        for layer in self.layers:
+            height, width = layer.size(height), layer.size(width)
+            if isinstance(layer, Conv):
+                convs.append(_conv(channels, layer, rngs))
+                channels = layer.outputs
+        self.convs = nnx.List(convs)
+        widths = [height * width * channels, *hidden, classes]
+        self.dense = nnx.List([dense(a, b, rngs=rngs) for a, b in pairwise(widths)])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the logits of one example."""
+        convs = iter(self.convs)
+        for layer in self.layers:
+            x = self.activation(next(convs)(x)) if isinstance(layer, Conv) else layer(x)
+        x = x.reshape(-1)
+        for hidden in self.dense[:-1]:
+            x = self.activation(hidden(x))
+        return self.dense[-1](x)
+
+
+def _conv(channels: int, layer: Conv, rngs: nnx.Rngs) -> nnx.Conv:
+    return conv(
+        channels,
+        layer.outputs,
+        layer.window,
+        stride=layer.stride,
+        padding=layer.padding,
+        rngs=rngs,
+    )

@@ -1,0 +1,67 @@
+"""Dense networks on flattened examples: a linear model, and one with a hidden layer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from dpjax import _checks
+from dpjax.models.activations import activation as activation_of
+from dpjax.models.layers import dense
+from dpjax.models.shapes import feature_count
+
+__all__ = ["linear", "mlp"]
+
+
+class linear(nnx.Module):
+    """A linear model on given features: ``W x + b``, of (d + 1) classes parameters.
+
+    On features of a pre-trained network (SimCLRv2's 4,096 in Automatic Clipping and DP-PSASC) this
+    is their CIFAR-10 experiment.
+
+    Args:
+        shape: one example's, flattened.
+        classes: how many logits.
+        rngs: where the initial parameters come from.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int, *, rngs: nnx.Rngs) -> None:
+        """Makes the layer."""
+        self.dense = dense(feature_count(shape), classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the logits of one example."""
+        return self.dense(x.reshape(-1))
+
+
+class mlp(nnx.Module):
+    """One hidden layer, for features and for the embedded 8x8 digits.
+
+    Args:
+        shape: one example's, flattened.
+        classes: how many logits.
+        rngs: where the initial parameters come from.
+        hidden: the hidden layer's width.
+        activation: as `dpjax.models.activation` takes it.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        *,
+        rngs: nnx.Rngs,
+        hidden: int = 64,
+        activation: str | Mapping[str, Any] = "relu",
+    ) -> None:
+        """Makes the layers."""
+        hidden = _checks.integer("hidden", hidden, at_least=1)
+        self.activation = activation_of(activation)
+        self.dense = nnx.List(
+            [dense(feature_count(shape), hidden, rngs=rngs), dense(hidden, classes, rngs=rngs)]
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the logits of one example."""
+        return self.dense[1](self.activation(self.dense[0](x.reshape(-1))))

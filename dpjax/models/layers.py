@@ -1,0 +1,89 @@
+"""Convolutions, dense layers and group normalisation of one example, set up as in PyTorch.
+
+The papers' networks were made with PyTorch's defaults: kernels and biases are uniform in
+``+- 1 / sqrt(fan_in)``, unless a network's own code says otherwise.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+__all__ = ["GroupNorm", "conv", "dense", "uniform"]
+
+Initialiser = Callable[..., jax.Array]
+
+
+def uniform(fan_in: int) -> Initialiser:
+    """Returns PyTorch's default initialiser, uniform in ``+- 1 / sqrt(fan_in)``."""
+    limit = 1 / math.sqrt(fan_in)
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, **kwargs: Any) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -limit, limit, **kwargs)
+
+    return init
+
+
+def conv(
+    inputs: int,
+    outputs: int,
+    window: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    bias: bool = True,
+    kernel_init: Initialiser | None = None,
+    rngs: nnx.Rngs,
+) -> nnx.Conv:
+    """Makes a ``window x window`` convolution over (height, width, channels)."""
+    default = uniform(inputs * window**2)
+    return nnx.Conv(
+        inputs,
+        outputs,
+        (window, window),
+        strides=stride,
+        padding=padding,
+        use_bias=bias,
+        kernel_init=kernel_init or default,
+        bias_init=default,
+        rngs=rngs,
+    )
+
+
+def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:
+    """Makes a dense layer."""
+    default = uniform(inputs)
+    return nnx.Linear(inputs, outputs, kernel_init=default, bias_init=default, rngs=rngs)
+
+
+class GroupNorm(nnx.Module):
+    """Group normalisation of ONE example: ``(x - mean) / sqrt(variance + 1e-5) * scale + bias``.
+
+    The mean and the variance are those of a group of channels over all positions. (Flax's own
+    takes the first axis of its input for a batch.)
+
+    Args:
+        channels: of the input, (height, width, channels).
+        groups: how many; at most one per channel.
+
+    Reference: Wu and He, Group Normalization, 2018.
+    """
+
+    def __init__(self, channels: int, groups: int) -> None:
+        """Starts with scale 1 and bias 0."""
+        self.groups = min(groups, channels)
+        if channels % self.groups:
+            raise ValueError(f"groups = {groups}: expected a divisor of {channels} channels")
+        self.scale = nnx.Param(jnp.ones(channels))
+        self.bias = nnx.Param(jnp.zeros(channels))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises (height, width, channels)."""
+        grouped = x.reshape(*x.shape[:-1], self.groups, -1)
+        centred = grouped - jnp.mean(grouped, axis=(0, 1, 3), keepdims=True)
+        variance = jnp.mean(centred**2, axis=(0, 1, 3), keepdims=True)
+        normal = centred * jax.lax.rsqrt(variance + 1e-5)
+        return normal.reshape(x.shape) * self.scale[...] + self.bias[...]

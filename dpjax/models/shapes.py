@@ -1,0 +1,60 @@
+"""Checks of what a network is built for: one example's shape, and how many classes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpjax import _checks
+
+__all__ = ["example_shape", "feature_count", "image_shape", "token_count", "window_output"]
+
+
+def example_shape(shape: Any) -> tuple[int, ...]:
+    """Returns the shape of ONE example as a tuple of positive integers.
+
+    >>> example_shape([28, 28, 1])
+    (28, 28, 1)
+    """
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not shape:
+        raise TypeError(f"shape = {shape!r}: expected one example's shape, such as (28, 28, 1)")
+    return tuple(
+        _checks.integer(f"shape[{axis}]", size, at_least=1) for axis, size in enumerate(shape)
+    )
+
+
+def image_shape(shape: Any) -> tuple[int, int, int]:
+    """Returns (height, width, channels), or refuses what is no image."""
+    sizes = example_shape(shape)
+    if len(sizes) != 3:
+        raise ValueError(f"shape = {sizes}: expected an image, (height, width, channels)")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def token_count(shape: Any) -> int:
+    """Returns the length of a token sequence, or refuses what is none."""
+    sizes = example_shape(shape)
+    if len(sizes) != 1:
+        raise ValueError(f"shape = {sizes}: expected a sequence of tokens, (length,)")
+    return sizes[0]
+
+
+def feature_count(shape: Any) -> int:
+    """Returns how many numbers one example has; any shape is flattened."""
+    count = 1
+    for size in example_shape(shape):
+        count *= size
+    return count
+
+
+def window_output(field: str, size: int, window: int, stride: int, padding: int = 0) -> int:
+    """Returns ``floor((size + 2 padding - window) / stride) + 1``, refusing what leaves nothing.
+
+    >>> window_output("conv", 28, window=8, stride=2, padding=3)
+    14
+    """
+    output = (size + 2 * padding - window) // stride + 1
+    if output < 1:
+        raise ValueError(
+            f"{field}: a side of {size} is too small for a window of {window}: "
+            "expected a larger image"
+        )
+    return output
