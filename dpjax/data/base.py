@@ -1,0 +1,63 @@
+"""What a data set is, once it is in memory."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Dataset", "Pixels", "Split"]
+
+
+class Split(NamedTuple):
+    """Examples and their labels, both with a leading axis of examples.
+
+    Attributes:
+        x: images, uint8 (n, H, W, C); or tokens, int32 (n, T), where 0 is padding; or features,
+            float32 (n, d).
+        y: class labels, int32 (n,), from 0.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Pixels(NamedTuple):
+    """How a stored image becomes float32: ``(x / full - mean) / std``, per channel.
+
+    The constants are the customary, published ones of each data set; they are taken as public.
+
+    Attributes:
+        full: the value of a full pixel, for instance 255.
+        mean: one number for each channel.
+        std: one number for each channel.
+    """
+
+    full: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set with its official (or documented) split.
+
+    Attributes:
+        name: its name in `dpjax.data.DATASETS`.
+        train: what is trained on; private.
+        test: what is evaluated on.
+        classes: how many classes there are.
+        pixels: how stored images become float32; None for what is no image.
+        vocabulary: how many tokens there are, with the padding; None for what has no tokens.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    pixels: Pixels | None = None
+    vocabulary: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.train.x.shape[1:]

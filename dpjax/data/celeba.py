@@ -1,0 +1,93 @@
+"""CelebA: aligned faces with one of their forty attributes as the class."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dpjax.data.base import Dataset, Pixels, Split
+from dpjax.data.images import square_images
+from dpjax.data.source import File, Folder, Source
+from dpjax.data.tables import text_lines
+
+__all__ = ["CELEBA_MALE", "CELEBA_SMILING", "SIDE"]
+
+SIDE = 64
+"""The side of an image: the middle 178 x 178 pixels of 178 x 218, resized to 64 x 64."""
+
+_TRAIN, _TEST = "0", "2"  # 1 is the validation part, which the papers do not use.
+_ATTRIBUTES = {"celeba_male": "Male", "celeba_smiling": "Smiling"}
+
+
+def _read(source: Source, folder: Path) -> Dataset:
+    images, attributes, parts = (folder / entry.path for entry in source.files)
+    part_of = dict(_parts(parts))
+    labels = dict(_labels(attributes, _ATTRIBUTES[source.name]))
+    if part_of.keys() != labels.keys():
+        raise ValueError(f"{parts}: expected the same images as in {attributes}")
+
+    def split(wanted: str) -> Split:
+        names = [name for name, part in part_of.items() if part == wanted]
+        x = square_images([images / name for name in names], SIDE)
+        return Split(x, np.asarray([labels[name] for name in names], np.int32))
+
+    half = (0.5, 0.5, 0.5)
+    return Dataset(
+        source.name, split(_TRAIN), split(_TEST), source.classes, Pixels(255.0, half, half)
+    )
+
+
+def _parts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields each image with its part, from lines like "000001.jpg 0"."""
+    for number, line in text_lines(path):
+        fields = line.split()
+        if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
+            raise ValueError(f"{path}: line {number} is no image with its part, 0, 1 or 2")
+        yield _image_name(path, number, fields[0]), fields[1]
+
+
+def _labels(path: Path, attribute: str) -> Iterator[tuple[str, int]]:
+    """Yields each image with 1 or 0, below a line with the number of images and one with names."""
+    lines = text_lines(path)
+    next(lines, None)
+    _, header = next(lines, (2, ""))
+    if attribute not in header.split():
+        raise ValueError(f"{path}: line 2 does not name the attribute {attribute}")
+    width, column = len(header.split()) + 1, header.split().index(attribute) + 1
+    for number, line in lines:
+        fields = line.split()
+        if len(fields) != width or fields[column] not in ("-1", "1"):
+            raise ValueError(
+                f"{path}: line {number} is no image with {width - 1} attributes, -1 or 1"
+            )
+        yield _image_name(path, number, fields[0]), int(fields[column] == "1")
+
+
+def _image_name(path: Path, number: int, name: str) -> str:
+    # A list is no place to point elsewhere on the disk.
+    if not re.fullmatch(r"\d{6}\.jpg", name):
+        raise ValueError(f"{path}: line {number} names {name!r}, expected six digits and .jpg")
+    return name
+
+
+def _source(name: str) -> Source:
+    return Source(
+        name=name,
+        title=f"CelebA [{_ATTRIBUTES[name]}]",
+        folder="celeba",
+        examples=(162_770, 19_962),
+        classes=2,
+        files=(
+            Folder("img_align_celeba", 202_599),
+            File("list_attr_celeba.txt", "md5:75e246fa4810816ffd6ee81facbd244c", 26_721_026),
+            File("list_eval_partition.txt", "md5:d32c9cbf5e040fd4025c592c306e6668", 2_836_386),
+        ),
+        notes="Faces, Liu et al.; non-commercial research, on conditions that you accept at "
+        "mmlab.ie.cuhk.edu.hk/projects/CelebA.html; official split without its validation part; "
+        "the middle square, at 64 x 64. Needs Pillow (dpjax[images]).",
+        read=_read,
+    )
+
+
+CELEBA_MALE, CELEBA_SMILING = (_source(name) for name in _ATTRIBUTES)

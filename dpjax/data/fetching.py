@@ -1,0 +1,127 @@
+"""Brings a data set's files from their public address, or from a mirror."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from dpjax import _checks
+from dpjax.data.registry import data_directory, source_of
+from dpjax.data.source import Archive, File, Folder, is_image
+from dpjax.data.transfer import Progress, check_address, transfer
+from dpjax.data.unpack import unpack
+from dpjax.data.verify import checksum_of, status
+
+__all__ = ["fetch"]
+
+
+class _Way(NamedTuple):
+    """How files are brought, and into which folder."""
+
+    folder: Path
+    mirror: str | None
+    timeout: float
+    progress: Progress | None
+
+
+def fetch(
+    name: str,
+    directory: str | os.PathLike[str] | None = None,
+    mirror: str | None = None,
+    timeout: float = 30.0,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Downloads the files of a data set that are not there yet.
+
+    A transfer that broke off is continued by the next call. A file gets its place only after its
+    checksum is right; an archive is unpacked beside it and then removed. What is there is never
+    overwritten, and nothing is written outside of the data directory.
+
+    Args:
+        name: a name in `DATASETS`.
+        directory: as in `load`.
+        mirror: an address under which the files lie by their own names, instead of the public one.
+        timeout: seconds without an answer after which it is given up.
+        progress: is told the file's name, how many bytes have come, and how many will.
+
+    Returns:
+        The files and folders that are new.
+    """
+    source = source_of(name)
+    timeout = _checks.positive("timeout", timeout)
+    if mirror is not None:
+        check_address("mirror", mirror)
+    if source.files and not source.addresses:
+        raise ValueError(f"{source.title} has no public address to fetch from: {source.notes}")
+    root = data_directory(directory)
+    way = _Way(root / (source.folder or ""), mirror, timeout, progress)
+    missing = [entry for entry in source.files if _is_missing(entry, way.folder)]
+    if missing:
+        _refuse_outside(way.folder, root)
+        way.folder.mkdir(parents=True, exist_ok=True)
+        if source.archive is not None:
+            _bring_archive(source.archive, missing, way)
+        else:
+            for entry in missing:
+                _bring_file(entry, way)
+    return [way.folder / entry.path for entry in missing]
+
+
+def _is_missing(entry: File | Folder, folder: Path) -> bool:
+    found = status(entry, folder)
+    if not found.good and not found.missing:
+        raise ValueError(
+            f"{found.path}: {found.state} ({found.detail}); move it away to fetch it anew"
+        )
+    return found.missing
+
+
+def _refuse_outside(path: Path, root: Path) -> None:
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"{path} leads out of the data directory {root}: nothing is written")
+
+
+def _bring_file(entry: File | Folder, way: _Way) -> None:
+    if isinstance(entry, File) and entry.url is not None:
+        os.replace(_verified(entry.url, entry.checksum, entry.size, way), way.folder / entry.path)
+
+
+def _bring_archive(archive: Archive, missing: Sequence[File | Folder], way: _Way) -> None:
+    part = _verified(archive.url, archive.checksum, archive.size, way)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=way.folder) as beside:
+        unpack(part, archive.inside, lambda path: _belongs(path, missing), Path(beside))
+        for entry in missing:
+            found = status(entry, Path(beside))
+            if not found.good:
+                raise ValueError(
+                    f"{archive.url}: {entry.path} in it is {found.state} {found.detail}".rstrip()
+                )
+        for entry in missing:
+            target = way.folder / entry.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(beside) / entry.path, target)
+    part.unlink()
+
+
+def _belongs(path: str, missing: Sequence[File | Folder]) -> bool:
+    parent, _, name = path.rpartition("/")
+    return any(
+        entry.path == path if isinstance(entry, File) else entry.path == parent and is_image(name)
+        for entry in missing
+    )
+
+
+def _verified(url: str, checksum: str | None, size: int | None, way: _Way) -> Path:
+    """Returns a file that has come as a whole, still under the name it has while it comes."""
+    name = urlsplit(url).path.rpartition("/")[2]
+    address = url if way.mirror is None else f"{way.mirror.rstrip('/')}/{name}"
+    part = way.folder / f"{name}.part"
+    _refuse_outside(part, way.folder)
+    transfer(address, part, size, way.timeout, way.progress)
+    found = checksum_of(part, checksum) if checksum is not None else None
+    if found != checksum:
+        part.unlink()
+        raise ValueError(f"{address}: checksum {found}, expected {checksum}; it was removed")
+    return part

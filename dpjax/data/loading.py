@@ -1,0 +1,83 @@
+"""Loads a data set by name: files verified first, examples counted afterwards."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpjax.data.base import Dataset
+from dpjax.data.registry import data_directory, source_of
+from dpjax.data.source import File, Source
+from dpjax.data.verify import Status, status
+
+__all__ = ["load"]
+
+
+def load(name: str, directory: str | os.PathLike[str] | None = None) -> Dataset:
+    """Loads a data set from its official files.
+
+    Args:
+        name: a name in `DATASETS`.
+        directory: the folder that holds one folder for each data set; None takes the environment
+            variable DPJAX_DATA, and without it ``~/.cache/dpjax``.
+
+    Returns:
+        The data set, in memory.
+
+    Raises:
+        FileNotFoundError: a file is missing; the message says which, where it belongs, and how it
+            can be had.
+        ValueError: the name is unknown, or a file is not the official one.
+        ImportError: the data set needs an optional extra.
+
+    Example:
+        >>> digits = load("digits")
+        >>> digits.train.x.shape, digits.shape, digits.classes
+        ((1437, 8, 8, 1), (8, 8, 1), 10)
+    """
+    source = source_of(name)
+    folder = data_directory(directory) / (source.folder or "")
+    if source.files:
+        _check_files(source, folder, directory)
+    dataset = source.read(source, folder)
+    _check_counts(source, dataset, folder)
+    return dataset
+
+
+def _check_files(source: Source, folder: Path, directory: str | os.PathLike[str] | None) -> None:
+    found = []
+    for entry in source.files:
+        one = status(entry, folder)
+        if not one.good and not one.missing:
+            raise ValueError(f"{one.path}: {one.state} ({one.detail})")
+        found.append(one)
+    missing = [one for one in found if one.missing]
+    if missing:
+        raise FileNotFoundError(_what_to_put_where(source, folder, missing, directory))
+
+
+def _what_to_put_where(
+    source: Source,
+    folder: Path,
+    missing: Sequence[Status],
+    directory: str | os.PathLike[str] | None,
+) -> str:
+    first = missing[0].path.relative_to(folder).as_posix()
+    entry = next(entry for entry in source.files if entry.path == first)
+    plain = entry.plain if isinstance(entry, File) else None
+    either = f" (or {plain.path})" if plain is not None else ""
+    what = f"{first}{either} is" if len(missing) == 1 else f"{first}{either} and others are"
+    sentence = f"{source.title}: {what} missing; put what is missing into {folder}"
+    if not source.addresses:
+        return f"{sentence} ({source.notes})"
+    flag = "" if directory is None else f" --data-dir {os.fspath(directory)}"
+    return f"{sentence}, or run `dpjax data fetch {source.name}{flag}`, which brings it"
+
+
+def _check_counts(source: Source, dataset: Dataset, folder: Path) -> None:
+    for part, split, expected in zip(
+        ("train", "test"), (dataset.train, dataset.test), source.examples, strict=True
+    ):
+        if len(split.x) != len(split.y) or not len(split.y):
+            raise ValueError(f"{folder}: {len(split.x)} {part} examples, {len(split.y)} labels")
+        if expected is not None and len(split.y) != expected:
+            raise ValueError(f"{folder}: {len(split.y)} {part} examples, expected {expected}")

@@ -1,0 +1,52 @@
+"""The data sets by name, and where their folders are."""
+
+import os
+from pathlib import Path
+
+from dpjax import _checks
+from dpjax.data.ag_news import AG_NEWS, AG_NEWS_SUBSET
+from dpjax.data.celeba import CELEBA_MALE, CELEBA_SMILING
+from dpjax.data.cifar import CIFAR10, CIFAR100
+from dpjax.data.digits import DIGITS
+from dpjax.data.glue import QNLI, SST2
+from dpjax.data.imagenette import IMAGENETTE
+from dpjax.data.mnist import FASHION_MNIST, MNIST
+from dpjax.data.names import NAMES
+from dpjax.data.source import Source
+from dpjax.data.svhn import SVHN
+
+__all__ = ["DATASETS", "data_directory", "source_of"]
+
+DATASETS: dict[str, Source] = {
+    source.name: source
+    for source in (
+        *(DIGITS, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, SVHN, IMAGENETTE),
+        *(CELEBA_MALE, CELEBA_SMILING, NAMES, AG_NEWS, AG_NEWS_SUBSET, SST2, QNLI),
+    )
+}
+"""Every data set that can be loaded. A new one is one `Source`."""
+
+
+def source_of(name: str) -> Source:
+    """Returns a data set's source, or refuses an unknown name with the nearest one.
+
+    >>> source_of("mnits")
+    Traceback (most recent call last):
+    ...
+    ValueError: data set = 'mnits': did you mean 'mnist'? (known: ag_news, ...)
+    """
+    if name not in DATASETS:
+        raise ValueError(f"data set = {name!r}: {_checks.nearest(str(name), DATASETS)}")
+    return DATASETS[name]
+
+
+def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
+    """Returns the folder that holds one folder for each data set.
+
+    Args:
+        directory: the folder; None takes the environment variable DPJAX_DATA, and without it
+            ``~/.cache/dpjax``.
+    """
+    if directory is not None:
+        return Path(directory)
+    return Path(os.environ.get("DPJAX_DATA") or Path.home() / ".cache" / "dpjax")

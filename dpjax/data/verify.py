@@ -1,0 +1,90 @@
+"""Compares files with what is published about them."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from dpjax.data.source import File, Folder
+
+__all__ = ["Status", "checksum_of", "status"]
+
+_OK = "ok"
+_UNPUBLISHED = "no published checksum"
+_MISSING = "missing"
+
+
+class Status(NamedTuple):
+    """How a file is found.
+
+    Attributes:
+        path: where it is, or should be.
+        state: "ok", "no published checksum", "missing", "wrong size", "wrong checksum" or
+            "wrong count".
+        detail: what was found and what was expected; empty if all is well.
+    """
+
+    path: Path
+    state: str
+    detail: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether the file is there, and nothing is known against it."""
+        return self.state in (_OK, _UNPUBLISHED)
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is not there."""
+        return self.state == _MISSING
+
+
+def status(entry: File | Folder, folder: Path) -> Status:
+    """Looks at one file, or at one folder of images.
+
+    Args:
+        entry: what is expected.
+        folder: the data set's folder.
+
+    Returns:
+        What was found.
+    """
+    if isinstance(entry, Folder):
+        return _folder_status(entry, folder)
+    form = entry.present(folder)
+    if form is None:
+        return Status(folder / entry.path, _MISSING)
+    path = folder / form.path
+    size = path.stat().st_size
+    if form.size is not None and size != form.size:
+        return Status(path, "wrong size", f"{size} bytes, expected {form.size}")
+    if form.checksum is None:
+        return Status(path, _UNPUBLISHED)
+    found = checksum_of(path, form.checksum)
+    if found != form.checksum:
+        return Status(path, "wrong checksum", f"{found}, expected {form.checksum}")
+    return Status(path, _OK)
+
+
+def checksum_of(path: Path, like: str) -> str:
+    """Returns a file's checksum in the form of another, as "md5:...".
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     checksum_of(Path(file.name), "md5:...")
+    'md5:d41d8cd98f00b204e9800998ecf8427e'
+    """
+    algorithm = like.partition(":")[0]
+    with path.open("rb") as file:
+        # Old checksums are what was published; they are here against damage, not against forgery.
+        digest = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    return f"{algorithm}:{digest.hexdigest()}"
+
+
+def _folder_status(entry: Folder, folder: Path) -> Status:
+    path = folder / entry.path
+    found = len(entry.images(folder))
+    if not found:
+        return Status(path, _MISSING)
+    if found != entry.count:
+        return Status(path, "wrong count", f"{found} JPEG images, expected {entry.count}")
+    return Status(path, _UNPUBLISHED)
