@@ -111,7 +111,7 @@ def _name(number: int) -> str:
 def _leaf(path: str, value: Any) -> Leaf:
     if not isinstance(value, _ARRAYS):
         raise TypeError(f"leaf {path} = {value!r}: expected an array of JAX or NumPy")
-    if value.dtype.kind in "OSUMm" and not _is_key(value):
+    if not _is_key(value) and value.dtype.kind in "OSUMm":
         raise TypeError(f"leaf {path}: expected numbers, got an array of {value.dtype}")
     return Leaf(path, tuple(value.shape), str(value.dtype), _impl(value))
 
