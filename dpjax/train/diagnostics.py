@@ -1,0 +1,78 @@
+"""Non-private numbers about the gradients of a few training examples, for research only."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._states import find_state
+from dpjax.privatize import PrivatizeState
+from dpjax.train.program import Program, TrainState
+from dpjax.train.task import Examples
+
+__all__ = ["PROBED", "Probe"]
+
+PROBED = 512
+_BINS = 40
+_SHOWN = 200
+
+
+class Probe:
+    """Looks at the gradients of the first training examples, without noise.
+
+    Args:
+        program: the program.
+        examples: the training examples; the first `PROBED` are looked at.
+
+    Privacy:
+        None. What it returns belongs into the files and plots that say so.
+    """
+
+    def __init__(self, program: Program, examples: Examples) -> None:
+        """Puts the probed examples on the device."""
+        self._examples = jax.device_put(jax.tree.map(lambda leaf: leaf[:PROBED], examples))
+        self._rule = program.plan.method.mechanism.rule
+
+        def look(state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
+            grads = program.gradients_of(state)(state.params, examples)
+            return grads.norms, grads.losses
+
+        self._look = jax.jit(look)
+
+    def __call__(self, state: TrainState) -> dict[str, Any]:
+        """Returns norms, weights and losses at a state, as plain data."""
+        norms, losses = (np.asarray(v, np.float64) for v in self._look(state, self._examples))
+        finite = np.sort(norms[np.isfinite(norms)])
+        found: dict[str, Any] = {
+            "step": int(state.step),
+            "examples": len(norms),
+            "loss": float(np.mean(losses)),
+        }
+        if not finite.size:
+            return found
+        threshold = self._threshold(state)
+        weights = np.asarray(self._rule.weight(jnp.asarray(finite, jnp.float32), threshold))
+        shown = np.unique(np.linspace(0, len(finite) - 1, _SHOWN).astype(int))
+        return {
+            **found,
+            "norms": _histogram(finite),
+            "norm_quantiles": {str(q): float(np.quantile(finite, q)) for q in (0.1, 0.5, 0.9)},
+            "clipped_fraction": float(np.mean(finite > threshold)),
+            "mean_weight": float(np.mean(weights)),
+            "weights": {"norm": finite[shown].tolist(), "weight": weights[shown].tolist()},
+        }
+
+    def _threshold(self, state: TrainState) -> float:
+        """Returns the threshold on the flat norm: over groups, the root of the summed squares."""
+        if self._rule.no_bound is not None:
+            return 1.0
+        released = find_state(state.opt_state, PrivatizeState).released.threshold
+        return float(np.linalg.norm(np.atleast_1d(np.asarray(released, np.float64))))
+
+
+def _histogram(norms: np.ndarray) -> dict[str, list[float]]:
+    low, high = max(norms[0], 1e-12), max(norms[-1], 1e-11)
+    edges = np.geomspace(low * 0.999, high * 1.001, _BINS + 1)
+    counts, _ = np.histogram(np.clip(norms, low, None), edges)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}

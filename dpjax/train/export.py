@@ -1,0 +1,58 @@
+"""A model to publish: its parameters, its experiment and its privacy statement, and no secrets."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from dpjax.data import Dataset
+from dpjax.train.config import Experiment
+from dpjax.train.folder import RunFolder, write_atomically
+from dpjax.train.launch import go_on
+from dpjax.train.parameters import flat
+from dpjax.train.sections import RunConfig
+from dpjax.train.setup import build_program
+
+__all__ = ["export"]
+
+
+def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
+    """Writes what may be published of a run, from its newest checkpoint.
+
+    ``model.npz`` the parameters by path (the average, where the run has one); ``config.toml`` the
+    experiment without its seed; ``statement.md`` and ``ledger.json`` what the model costs. Keys,
+    states and diagnostics stay behind.
+
+    Args:
+        run: the run.
+        dataset: its data set, whose shapes the network is built for.
+        output: a folder that does not exist yet, or is empty.
+
+    Returns:
+        The files.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
+    member = go_on(build_program(run.read_config(), dataset), run)
+    program, book, step = member.program, member.book, int(member.state.step)
+    params = flat(jax.device_get(program.released_params(member.state)))
+    output.mkdir(parents=True, exist_ok=True)
+    model = output / "model.npz"
+    with model.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{path: np.asarray(p) for path, p in params.items()})
+    texts = {
+        "config.toml": _without_seed(program.plan.experiment).to_toml(),
+        "statement.md": book.state_in_words(step),
+    }
+    ledger = book.ledger(step)
+    if ledger is not None:
+        texts["ledger.json"] = ledger.to_json() + "\n"
+    for name, text in texts.items():
+        write_atomically(output / name, text)
+    return [model, *(output / name for name in texts)]
+
+
+def _without_seed(experiment: Experiment) -> Experiment:
+    """Takes the seed away, from which the noise could be computed, with all of its table."""
+    return replace(experiment, run=RunConfig())

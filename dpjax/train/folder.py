@@ -1,0 +1,215 @@
+"""A run on disk: what may be published, what may not, and how to go on."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpjax.accounting import Ledger
+from dpjax.privatize import Released
+from dpjax.train.config import Experiment
+
+__all__ = ["NOT_PRIVATE", "RunFolder", "RunIdentity", "write_atomically"]
+
+NOT_PRIVATE = (
+    "NOT PRIVATE: computed from the training examples without noise. For research on the method; "
+    "publishing it, or a plot of it, is outside the guarantee."
+)
+
+_STEP_COLUMNS = ("step", *Released._fields)
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run a folder holds.
+
+    Args:
+        lineage: what its keys are folded with; see `dpjax.train.keys`.
+        member: which of several runs of the same experiment.
+        members: how many were begun together.
+    """
+
+    lineage: str
+    member: int = 0
+    members: int = 1
+
+    @property
+    def mark(self) -> str:
+        """What its checkpoints carry; those of others are foreign."""
+        return f"{self.lineage}/{self.member}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run.
+
+    ``config.toml`` the resolved experiment; ``run.json`` which run this is; ``released.jsonl`` a
+    line per evaluation; ``steps.csv`` the public numbers of every step; ``ledger.json`` what was
+    released, written before it is; ``statement.md`` the same in words; ``diagnostics.jsonl``
+    non-private numbers, if asked for; ``checkpoints/`` states with keys, private; ``timing.json``
+    how long it took.
+
+    Args:
+        path: the folder.
+    """
+
+    path: Path
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "run.json").exists()
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved experiment."""
+        return self.path / "config.toml"
+
+    def checkpoints(self, lineage: str) -> Path:
+        """Returns the folder of a lineage's checkpoints."""
+        return self.path / "checkpoints" / lineage[:16]
+
+    def create(self) -> None:
+        """Makes the folder; refuses one that holds a run, and empties one that never began."""
+        if self.exists:
+            raise ValueError(
+                f"{self.path} holds a run: expected --resume to go on with it, or another --out"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.cut(-1)
+
+    def commit(self, identity: "RunIdentity") -> None:
+        """Says which run this is: the last act of beginning one, or of changing it."""
+        write_atomically(self.path / "run.json", json.dumps(asdict(identity)) + "\n")
+
+    def identity(self) -> "RunIdentity":
+        """Returns which run this is."""
+        if not self.exists:
+            raise FileNotFoundError(f"{self.path} holds no run: expected a folder with run.json")
+        try:
+            return RunIdentity(**json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.path}/run.json: expected what dpjax wrote: {error}") from error
+
+    def write_config(self, experiment: Experiment) -> None:
+        """Writes the resolved experiment."""
+        write_atomically(self.config_file, experiment.to_toml())
+
+    def read_config(self) -> Experiment:
+        """Reads the resolved experiment."""
+        if not self.config_file.exists():
+            raise FileNotFoundError(f"{self.path} holds no run: expected a folder with config.toml")
+        return Experiment.from_file(self.config_file)
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        """Writes the ledger; called before what it says is released."""
+        write_atomically(self.path / "ledger.json", ledger.to_json() + "\n")
+
+    def read_ledger(self) -> Ledger | None:
+        """Reads the ledger; None where nothing is accounted for."""
+        file = self.path / "ledger.json"
+        return Ledger.from_json(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    def write_statement(self, text: str) -> None:
+        """Writes the privacy statement."""
+        write_atomically(self.path / "statement.md", text)
+
+    def add_released(self, row: Mapping[str, Any]) -> None:
+        """Adds the public numbers of an evaluation."""
+        _append(self.path / "released.jsonl", json.dumps(row) + "\n")
+
+    def released(self) -> list[dict[str, Any]]:
+        """Returns the evaluations."""
+        return _json_lines(self.path / "released.jsonl")
+
+    def add_diagnostics(self, row: Mapping[str, Any]) -> None:
+        """Adds non-private numbers, labelled as such."""
+        _append(self.path / "diagnostics.jsonl", json.dumps({"label": NOT_PRIVATE, **row}) + "\n")
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """Returns the non-private numbers."""
+        return _json_lines(self.path / "diagnostics.jsonl")
+
+    def add_steps(self, start: int, released: Released) -> None:
+        """Adds the public numbers of steps from `start` on: arrays with one row per step."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not (self.path / "steps.csv").exists():
+            writer.writerow(_STEP_COLUMNS)
+        for i, row in enumerate(zip(*released, strict=True)):
+            writer.writerow([start + i, *(_cell(value) for value in row)])
+        _append(self.path / "steps.csv", text.getvalue())
+
+    def steps(self) -> dict[str, list[Any]]:
+        """Returns the public numbers of the steps by column; a threshold per group is a list."""
+        file = self.path / "steps.csv"
+        rows = list(csv.reader(file.read_text().splitlines()))[1:] if file.exists() else []
+        columns = list(zip(*rows, strict=True)) or [()] * len(_STEP_COLUMNS)
+        read = {
+            name: [_number(cell) for cell in column]
+            for name, column in zip(_STEP_COLUMNS, columns, strict=True)
+        }
+        return {**read, "step": [int(step) for step in read["step"]]}
+
+    def cut(self, step: int) -> None:
+        """Takes away what was written after a checkpoint: it will be computed again, bit for bit.
+
+        Args:
+            step: how many steps the checkpoint has.
+        """
+        for name in ("released.jsonl", "diagnostics.jsonl"):
+            _keep_lines(self.path / name, lambda line: json.loads(line)["step"] <= step)
+        _keep_lines(
+            self.path / "steps.csv",
+            lambda line: line.startswith("step") or int(line.split(",")[0]) < step,
+        )
+
+    def write_timing(self, timing: Mapping[str, Any]) -> None:
+        """Writes how long the run took."""
+        write_atomically(self.path / "timing.json", json.dumps(timing) + "\n")
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Writes a file so that a reader, also after a crash, sees the old or the new one."""
+    new = file.with_name(file.name + ".new")
+    with new.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(file)
+
+
+def _append(file: Path, text: str) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _json_lines(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _keep_lines(file: Path, keep: Any) -> None:
+    if not file.exists():
+        return
+    lines: Iterable[str] = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]  # a kill may leave half a line
+    write_atomically(file, "".join(line for line in whole if keep(line)))
+
+
+def _cell(value: Any) -> str:
+    """Writes a number so that it is read back exactly; a threshold per group with spaces."""
+    if getattr(value, "ndim", 0):
+        return " ".join(_cell(item) for item in value)
+    return repr(float(value))
+
+
+def _number(cell: str) -> Any:
+    return [float(item) for item in cell.split()] if " " in cell else float(cell)

@@ -1,0 +1,229 @@
+"""The pure training program: (state, data) -> state, and many such steps as one scan."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _checks, noise
+from dpjax._states import find_state
+from dpjax.auto_dp import AutoDpState
+from dpjax.gradients import PerExampleGrads, per_example_grads
+from dpjax.methods import Method
+from dpjax.privatize import PrivatizeState, Released
+from dpjax.sampling import Drawn
+from dpjax.train.optimizer import build_optimizer
+from dpjax.train.parameters import Parameters, split, with_weights
+from dpjax.train.resolve import Plan
+from dpjax.train.task import Examples, Scores, Task
+
+__all__ = ["VARIABLE", "Program", "TrainState", "released_of"]
+
+VARIABLE = ("optimizer.learning_rate", "method.threshold")
+"""Numbers that may differ between members of one compiled program: none that is accounted."""
+
+
+class TrainState(NamedTuple):
+    """Everything that a run goes on from. It holds keys, and so is private.
+
+    Attributes:
+        step: t, the number of steps released.
+        params: the trainable parameters.
+        frozen: the others.
+        ema: the average of the parameters; () without one.
+        opt_state: the state of the optax chain: noise key, thresholds, optimizer.
+        key: the root of the run's other streams.
+        vary: this member's own values of `VARIABLE` numbers, by their paths.
+    """
+
+    step: jax.Array
+    params: Any
+    frozen: Any
+    ema: Any
+    opt_state: Any
+    key: jax.Array
+    vary: Mapping[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a plan and a task come to: pure functions of states and data.
+
+    Args:
+        plan: method, sampling, steps, optimizer.
+        task: the loss.
+        varied: names in `VARIABLE` whose values are read from the state, not from the plan, so
+            that states of plans that differ in them alone run in one program.
+        axis: inside `jax.shard_map`, the mesh axis over which the data are split; else None.
+        rows_per_device: then, how many rows each device holds.
+    """
+
+    plan: Plan
+    task: Task
+    varied: tuple[str, ...] = ()
+    axis: str | None = None
+    rows_per_device: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks what may vary."""
+        for path in self.varied:
+            if path not in VARIABLE:
+                raise ValueError(f"vary {path}: {_checks.nearest(path, VARIABLE)}")
+        if "method.threshold" in self.varied:
+            _fixed_threshold(self.plan.method)
+        if "optimizer.learning_rate" in self.varied:
+            _checks.positive(
+                "optimizer.learning_rate", self.plan.experiment.optimizer.learning_rate
+            )
+
+    def init(self, key: jax.Array, weights: Mapping[str, Any] | None = None) -> TrainState:
+        """Returns the state before the first step.
+
+        Args:
+            key: the run's own key, see `dpjax.train.keys.member_key`.
+            weights: parameters by path that start from these arrays; the others are new.
+        """
+        params = self.task.network.init(noise.stream(key, "init"))
+        own = split(with_weights(params, weights or {}), self.plan.experiment.model.trainable)
+        averaged = self.plan.experiment.train.ema is not None
+        vary = {path: jnp.float32(self.own_value(path)) for path in self.varied}
+        return TrainState(
+            jnp.zeros((), jnp.int32),
+            own.trainable,
+            own.frozen,
+            jax.tree.map(jnp.copy, own.trainable) if averaged else (),
+            self._transformation(vary, noise.stream(key, "noise")).init(own.trainable),
+            key,
+            vary,
+        )
+
+    def step(self, state: TrainState, data: Examples) -> tuple[TrainState, Released]:
+        """Draws a batch and takes one private step; jit-able, of fixed shapes."""
+        grads = self.gradients_of(state)(state.params, data, **self.draw(state).rows)
+        return self.finish(state, grads)
+
+    def advance(
+        self, state: TrainState, data: Examples, steps: Any, most: int
+    ) -> tuple[TrainState, Released]:
+        """Takes `steps` steps as one scan of length `most`, which is what is compiled.
+
+        Args:
+            state: where to go on from.
+            data: all private examples.
+            steps: how many steps, at most `most`; may be traced.
+            most: the length of the scan.
+
+        Returns:
+            The new state, and the released numbers of each step; rows beyond `steps` are NaN.
+        """
+
+        def taken(state: TrainState) -> tuple[TrainState, Released]:
+            return self.step(state, data)
+
+        def skipped(state: TrainState) -> tuple[TrainState, Released]:
+            return state, jax.tree.map(
+                lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), released_of(state)
+            )
+
+        def body(state: TrainState, i: jax.Array) -> tuple[TrainState, Released]:
+            return jax.lax.cond(i < steps, taken, skipped, state)
+
+        return jax.lax.scan(body, state, jnp.arange(most))
+
+    def draw(self, state: TrainState) -> Drawn:
+        """Returns the batch of this step: of this device's rows, on a mesh."""
+        drawn = self.plan.sampling.draw(self.sampling_key(state), self.plan.dataset_size)
+        if self.axis is None or self.rows_per_device is None:
+            return drawn
+        start = jax.lax.axis_index(self.axis) * self.rows_per_device
+        return drawn.local(start, self.rows_per_device)
+
+    def sampling_key(self, state: TrainState) -> jax.Array:
+        """Returns the key of this step's draw."""
+        return jax.random.fold_in(noise.stream(state.key, "sampling"), state.step)
+
+    def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
+        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
+        config = self.plan.experiment.train
+        key = jax.random.fold_in(noise.stream(state.key, "augment"), state.step)
+        loss = self.plan.method.loss(self.task.loss(state.frozen, key), state.opt_state)
+        return per_example_grads(loss, config.engine, config.chunk)
+
+    def clipped_sum(self, state: TrainState, part: Examples, mask: jax.Array) -> Any:
+        """Returns the clipped sum over a part of a batch that the host feeds; private."""
+        grads = self.gradients_of(state)(state.params, part, mask)
+        return self._method(state.vary).clipped_sum(grads, state.opt_state)
+
+    def finish(self, state: TrainState, grads: Any) -> tuple[TrainState, Released]:
+        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts."""
+        tx = self._transformation(state.vary, state.key)  # the noise key in use is the state's own
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        new = state._replace(
+            step=state.step + 1,
+            params=params,
+            ema=self._averaged(state, params),
+            opt_state=opt_state,
+        )
+        return new, released_of(new)
+
+    def evaluate(self, state: TrainState, examples: Examples) -> Scores:
+        """Returns accuracy and loss on held-out examples, of the average where there is one."""
+        return self.task.evaluate(self.released_params(state), examples)
+
+    def released_params(self, state: TrainState) -> Any:
+        """Returns all parameters as they are evaluated and published."""
+        averaged = self.plan.experiment.train.ema is not None
+        return Parameters(state.ema if averaged else state.params, state.frozen).merged()
+
+    def _averaged(self, state: TrainState, params: Any) -> Any:
+        """Follows the parameters, faster at first, so that the start is soon forgotten."""
+        decay = self.plan.experiment.train.ema
+        if decay is None:
+            return ()
+        t = state.step.astype(jnp.float32)
+        rate = 1 - jnp.minimum(decay, (1 + t) / (10 + t))
+        return optax.incremental_update(params, state.ema, rate)
+
+    def _transformation(
+        self, vary: Mapping[str, Any], key: jax.Array
+    ) -> optax.GradientTransformationExtraArgs:
+        plan = self.plan
+        private = self._method(vary).transformation(plan.batch_size, key, self.axis)
+        rate = vary.get("optimizer.learning_rate")
+        asked = plan.experiment.train.steps or plan.steps  # a budget may stop a schedule early
+        return optax.chain(private, build_optimizer(plan.experiment.optimizer, asked, rate))
+
+    def _method(self, vary: Mapping[str, Any]) -> Method:
+        threshold = vary.get("method.threshold")
+        if threshold is None:
+            return self.plan.method
+        mechanism = self.plan.method.mechanism.replace(threshold=lambda step: threshold)
+        return self.plan.method.replace(mechanism=mechanism)
+
+    def own_value(self, path: str) -> float:
+        """Returns the plan's own value of a number in `VARIABLE`."""
+        if path == "method.threshold":
+            return _fixed_threshold(self.plan.method)
+        return self.plan.experiment.optimizer.learning_rate
+
+
+def _fixed_threshold(method: Method) -> float:
+    threshold = method.mechanism.threshold
+    if not isinstance(threshold, float):
+        raise ValueError(
+            f"vary method.threshold with {method.name}: expected a method with one fixed threshold"
+        )
+    return threshold
+
+
+def released_of(state: TrainState) -> Released:
+    """Returns the public numbers of the last step; NaN where a method releases none."""
+    kinds = (PrivatizeState, AutoDpState)
+    leaves = jax.tree.leaves(state.opt_state, is_leaf=lambda node: isinstance(node, kinds))
+    if any(isinstance(leaf, AutoDpState) for leaf in leaves):
+        return Released(*[jnp.float32(jnp.nan)] * len(Released._fields))
+    return find_state(state.opt_state, PrivatizeState).released

@@ -1,0 +1,121 @@
+"""What is learned: the loss of one example, and how well it is learned."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax.data import Dataset, Pixels, Split
+from dpjax.models import Network
+from dpjax.train.augment import augmented
+from dpjax.train.parameters import Parameters
+from dpjax.train.sections import TrainConfig
+
+__all__ = ["Examples", "Scores", "Task", "examples_of"]
+
+_EVALUATED_AT_ONCE = 500
+
+
+class Examples(NamedTuple):
+    """Examples as the loop takes them, with a leading axis.
+
+    Attributes:
+        x: inputs as they are stored: pixels as bytes, tokens, or features.
+        y: class labels.
+        row: the example's own number, which its augmentation's key is folded with, so that it does
+            not matter on which device or in which part of a batch the example comes.
+    """
+
+    x: Any
+    y: Any
+    row: Any
+
+
+class Scores(NamedTuple):
+    """How well held-out examples are classified."""
+
+    accuracy: jax.Array
+    loss: jax.Array
+
+
+def examples_of(split: Split) -> Examples:
+    """Returns the examples of a split, numbered."""
+    return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network and the data's own scale.
+
+    Args:
+        network: the network.
+        pixels: how stored pixels become numbers; None for what is no image.
+        config: says how examples are augmented.
+    """
+
+    network: Network
+    pixels: Pixels | None
+    config: TrainConfig
+
+    @classmethod
+    def of(cls, network: Network, dataset: Dataset, scale: str, config: TrainConfig) -> "Task":
+        """Returns the task of a data set; `scale` is that of `DataConfig`."""
+        pixels = dataset.pixels
+        if pixels is None and config.augment:
+            raise ValueError(
+                f"train.augment = {list(config.augment)}: expected none, since {dataset.name} "
+                "holds no images"
+            )
+        if pixels is not None and scale == "unit":
+            channels = len(pixels.mean)
+            pixels = Pixels(pixels.full, (0.0,) * channels, (1.0,) * channels)
+        return cls(network, pixels, config)
+
+    def loss(self, frozen: Any, key: jax.Array) -> Callable[[Any, Examples], jax.Array]:
+        """Returns the loss of ONE example, ``loss(params, example)``, for this step.
+
+        Args:
+            frozen: the parameters that are not trained.
+            key: the step's key for augmentation.
+        """
+
+        def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+            logits = self.network.apply(Parameters(params, frozen).merged(), x)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y)
+
+        if not self.config.augment:
+            return lambda params, example: plain(params, self._scaled(example.x), example.y)
+        mean = augmented(plain, self.config.augment, self.config.multiplicity)
+
+        def loss(params: Any, example: Examples) -> jax.Array:
+            own = jax.random.fold_in(key, example.row)
+            return mean(params, self._scaled(example.x), example.y, own)
+
+        return loss
+
+    def evaluate(self, params: Any, examples: Examples) -> Scores:
+        """Returns accuracy and mean loss over held-out examples; jit-able.
+
+        Args:
+            params: all parameters.
+            examples: examples that are not among the private ones, without augmentation.
+        """
+
+        def one(example: Examples) -> tuple[jax.Array, jax.Array]:
+            logits = self.network.apply(params, self._scaled(example.x))
+            loss = optax.softmax_cross_entropy_with_integer_labels(logits, example.y)
+            return jnp.argmax(logits) == example.y, loss
+
+        size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
+        right, losses = jax.lax.map(one, examples, batch_size=size)
+        return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
+
+    def _scaled(self, x: jax.Array) -> jax.Array:
+        if self.pixels is None:
+            return x
+        mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
+        return (x.astype(jnp.float32) / self.pixels.full - mean) / std
