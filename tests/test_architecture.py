@@ -19,6 +19,7 @@ PACKAGE = Path(dpjax.__file__).parent
 ROOMS = [
     "_checks",
     "_record",
+    "_toml",
     "_states",
     "rules",
     "schedules",
@@ -36,6 +37,9 @@ ROOMS = [
     "methods",
     "accounting",
     "testing",
+    "models",
+    "data",
+    "train",
     "cli",
     "__main__",
 ]

@@ -3,12 +3,16 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from dpjax.cli import calibrate, epsilon, plot, tune_cost
+from dpjax.cli import calibrate, compare, data, epsilon, export, plot, train, tune_cost
 from dpjax.cli.command import Command, Group, Parser, add_commands
 
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: Mapping[str, Command | Group] = {
+    "train": train.COMMAND,
+    "compare": compare.COMMAND,
+    "export": export.COMMAND,
+    "data": data.GROUP,
     "epsilon": epsilon.COMMAND,
     "calibrate": calibrate.COMMAND,
     "tune-cost": tune_cost.COMMAND,
@@ -42,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rdp         1.215    -         add_or_remove_one  yes
     0
     """
-    parser = Parser(prog="dpjax", description="Differentially private training: what it costs.")
+    parser = Parser(prog="dpjax", description="Differentially private training, and what it costs.")
     add_commands(parser, COMMANDS)
     try:
         args = parser.parse_args(argv)

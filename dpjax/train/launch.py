@@ -68,7 +68,7 @@ def begin(
     folder.write_config(experiment)
     key = member_key(root, identity.lineage, member)
     file = experiment.model.weights
-    state = program.init(key, None if file is None else read_weights(file))
+    state = jax.jit(program.init)(key, None if file is None else read_weights(file))
     book = Book(folder, program.plan, identity, program.plan.ledger())
     begun = Member(program, book, state)
     begun.save()
@@ -79,7 +79,8 @@ def begin(
 def go_on(program: Program, folder: RunFolder, step: int | None = None) -> Member:
     """Returns a run as its newest sound checkpoint has it, or that of a given step."""
     identity = folder.identity()
-    restored = _checkpoints(folder, identity).restore(program.init(root_key(0)), step)
+    like = jax.eval_shape(program.init, root_key(0))
+    restored = _checkpoints(folder, identity).restore(like, step)
     if restored is None:
         raise ValueError(f"{folder.path}: no checkpoint is left; expected one to go on from")
     book = _book(program, folder, identity, restored).limited()
@@ -155,7 +156,7 @@ def _check_same_state(program: Program, old: Member) -> None:
 
 def _rekeyed(program: Program, state: TrainState, key: jax.Array) -> TrainState:
     """Returns the state with all keys replaced by those of a new run with this key."""
-    fresh = program.init(key)
+    fresh = jax.jit(program.init)(key)
     kinds = (PrivatizeState, AutoDpState)
     is_noise = lambda node: isinstance(node, kinds)  # noqa: E731
     opt_state = jax.tree.map(

@@ -1,0 +1,94 @@
+"""``dpjax compare``: several methods at one budget, in a table and a picture."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpjax import _toml
+from dpjax.cli import compare_plots, report
+from dpjax.cli.command import Command
+from dpjax.cli.compare_table import comparison_text
+from dpjax.cli.compared import ComparedRun
+from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_folder
+from dpjax.cli.train import say, trained, warn_of_seed
+from dpjax.train import Experiment
+from dpjax.train.folder import write_atomically
+
+__all__ = ["COMMAND"]
+
+METHODS = ("dp_sgd", "auto_s", "psasc", "dc_sgd_p", "dc_sgd_e")
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_experiment_flags(parser)
+    parser.add_argument(
+        "--methods",
+        metavar="NAME,...",
+        help=f"constructors in dpjax.methods; {','.join(METHODS)} unless the file has [methods]",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the runs in --out")
+
+
+def _run(args: argparse.Namespace) -> int:
+    experiment, methods = _asked(args)
+    folder = Path(args.out) if args.out else unused_folder(f"compare-{experiment.data.name}")
+    if args.resume and args.out is None:
+        raise ValueError("--resume: expected --out DIR, the runs to go on with")
+    warn_of_seed(experiment)
+    rows, seconds = [], {}
+    for label, table in methods.items():
+        own = Experiment.from_plain({**experiment.to_plain(), "method": table})
+        results = trained(own, folder / label, args, resume=args.resume)
+        rows += [ComparedRun(label, result.folder) for result in results]
+        seconds[label] = max(result.seconds for result in results)
+    text = comparison_text(rows)
+    write_atomically(folder / "table.txt", text + "\n")
+    picture = _drawn(rows, folder / "compare.png")
+    shown = f"{text}\n\ntable    {folder / 'table.txt'}" + (
+        f"\npicture  {picture}" if picture else ""
+    )
+    data = {
+        "folder": str(folder),
+        "picture": picture,
+        "seconds": seconds,
+        "runs": [
+            {"method": row.method, "folder": str(row.folder.path), **row.folder.released()[-1]}
+            for row in rows
+        ],
+    }
+    report.show(args.json, shown, data)
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, Any]]]:
+    """Returns what all methods share, and each method's table by its label."""
+    tables: Mapping[str, Any] = {}
+    if args.config is not None:
+        plain = _toml.read(args.config)
+        tables = plain.pop("methods", {})
+        args = argparse.Namespace(**{**vars(args), "config": None})
+        experiment = read_experiment(args, Experiment.from_plain(plain))
+    else:
+        experiment = read_experiment(args)
+    names = args.methods.split(",") if args.methods else list(tables) or METHODS
+    return experiment, {name: _table(name, tables.get(name, {})) for name in names}
+
+
+def _table(label: str, given: Any) -> dict[str, Any]:
+    """Returns a method's table; its label is its name unless the table says another."""
+    if not isinstance(given, dict):
+        raise TypeError(f"methods.{label} = {given!r}: expected a table of arguments")
+    return dict(given) if "kind" in given else {"name": label, **given}
+
+
+def _drawn(rows: list[ComparedRun], output: Path) -> str | None:
+    try:
+        compare_plots.draw_comparison(rows, str(output))
+    except ImportError as error:
+        say(str(error))
+        return None
+    return str(output)
+
+
+COMMAND = Command("several methods at one budget: a table and a picture", _add_flags, _run)

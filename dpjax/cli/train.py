@@ -1,0 +1,170 @@
+"""``dpjax train``: one experiment, or several members of it, at a budget."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpjax import _toml, data
+from dpjax.accounting.bound import rounded_up
+from dpjax.cli import report, run_plots, tables
+from dpjax.cli.command import Command
+from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_folder
+from dpjax.cli.run_data import read_run, read_runs
+from dpjax.cli.run_privacy import spent_by
+from dpjax.train import Experiment, Result, RunFolder, train
+from dpjax.train.progress import progress_for
+
+__all__ = ["COMMAND", "say", "trained", "warn_of_seed"]
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_experiment_flags(parser)
+    parser.add_argument("--method", metavar="NAME", help="a constructor in dpjax.methods")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="PATH=[V, ...]",
+        help="a run for each value of optimizer.learning_rate or method.threshold",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument(
+        "--rekey",
+        action="store_true",
+        help="with --resume: go on with a changed experiment, with new keys, in the same ledger",
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    experiment, vary = _asked(args)
+    folder = Path(args.out) if args.out else unused_folder(_name(experiment))
+    warn_of_seed(experiment)
+    results = trained(
+        experiment, folder, args, vary=vary, resume=args.resume or args.rekey, rekey=args.rekey
+    )
+    pictures = _plotted(results, folder)
+    report.show(args.json, _text(results, folder, pictures), _data(results, folder, pictures))
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
+    """Returns the experiment and what varies: of the flags, or of the run that goes on."""
+    if args.out is None and (args.resume or args.rekey):
+        raise ValueError("--resume: expected --out DIR, the run to go on with")
+    vary = dict(map(_toml.assignment, args.vary))
+    for path, values in vary.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"--vary {path}={values}: expected a list, as [0.1, 0.3]")
+    base = _stored(Path(args.out)) if args.resume or args.rekey else None
+    experiment = read_experiment(args, base)
+    if args.method is not None:
+        experiment = experiment.set("method.name", args.method)
+    return experiment, vary
+
+
+def _stored(folder: Path) -> Experiment | None:
+    """Returns the experiment of a run that goes on; None where none was begun."""
+    run = RunFolder(folder)
+    return run.read_config() if run.exists else None
+
+
+def trained(
+    experiment: Experiment, folder: Path, args: argparse.Namespace, **options: Any
+) -> list[Result]:
+    """Trains with the data, the progress and the messages of the command line."""
+    dataset = data.load(experiment.data.name, args.data_dir)
+    return train(
+        experiment,
+        dataset,
+        folder,
+        progress=lambda label: progress_for(label, args.quiet),
+        say=say,
+        **options,
+    )
+
+
+def say(text: str) -> None:
+    """Tells the user something beside the results."""
+    print(f"dpjax: {text}", file=sys.stderr)
+
+
+def warn_of_seed(experiment: Experiment) -> None:
+    """Says what a fixed seed means."""
+    if experiment.run.seed is not None:
+        say(
+            f"seed {experiment.run.seed}: the noise is reproducible, so whoever knows the seed can "
+            "take it away; do not publish this run"
+        )
+
+
+def _name(experiment: Experiment) -> str:
+    return f"{experiment.data.name}-{experiment.method.get('name', 'mechanism')}"
+
+
+def _plotted(results: Sequence[Result], folder: Path) -> list[str]:
+    """Draws the runs; without matplotlib there are no pictures, and the user is told."""
+    try:
+        runs = [read_run(result.folder) for result in results]
+        output = folder / "plots" / "run.png"
+        output.parent.mkdir(parents=True, exist_ok=True)
+        run_plots.draw_runs(runs, str(output))
+    except ImportError as error:
+        say(str(error))
+        return []
+    return [str(output)]
+
+
+def _text(results: Sequence[Result], folder: Path, pictures: Sequence[str]) -> str:
+    plan = results[0].plan
+    spent = spent_by(read_runs([str(result.folder.path) for result in results]))
+    rows = [
+        [
+            result.folder.path.name,
+            f"{result.accuracy:.2%}",
+            _threshold(result.threshold),
+            "no guarantee" if result.epsilon is None else rounded_up(result.epsilon),
+        ]
+        for result in results
+    ]
+    head = [
+        ("method", plan.method.name),
+        ("data", f"{plan.experiment.data.name}, {plan.dataset_size} examples"),
+        ("steps", f"{plan.steps}" + (", stopped by the budget" if plan.stopped_early else "")),
+        ("delta", rounded_up(plan.delta)),
+        ("run", str(folder)),
+        *(("picture", picture) for picture in pictures),
+    ]
+    table = tables.table(("run", "accuracy", "C", "epsilon"), rows)
+    return f"{tables.pairs(head)}\n\n{table}\n\n{spent.sentence}"
+
+
+def _threshold(value: Any) -> str:
+    if value is None:
+        return "-"
+    return " ".join(f"{c:.4g}" for c in (value if isinstance(value, list) else [value]))
+
+
+def _data(results: Sequence[Result], folder: Path, pictures: Sequence[str]) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "pictures": list(pictures),
+        "runs": [
+            {
+                "folder": str(result.folder.path),
+                "accuracy": result.accuracy,
+                "epsilon": result.epsilon,
+                "delta": result.plan.delta,
+                "accountant": result.plan.accountant,
+                "threshold": result.threshold,
+                "steps": result.plan.steps,
+                "stopped_early": result.plan.stopped_early,
+                "seconds": result.seconds,
+            }
+            for result in results
+        ],
+    }
+
+
+COMMAND = Command("train an experiment at a budget", _add_flags, _run)
