@@ -1,4 +1,4 @@
-"""Figures. Matplotlib is an optional extra, imported where a figure is drawn."""
+"""The figure of a setting's privacy: epsilon over steps, with noise and threshold."""
 
 import math
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpjax.accounting.bound import rounded_up
+from dpjax.cli import figures
 from dpjax.cli.curves import Curve, EpsilonCurve
 
 __all__ = ["Privacy", "draw_privacy"]
 
 _COLOURS = {"pld": "#0072b2", "rdp": "#d55e00", "tcdp": "#009e73", "gdp": "#555555"}
-_NAMES = {"pld": "PLD", "rdp": "RDP", "tcdp": "tCDP", "gdp": "GDP"}
 _WORTH = {"gdp": "approximation, no guarantee", "tcdp": "not proven"}
 _STYLES = ("-", "--", "-.")
 
@@ -37,12 +37,7 @@ class Privacy:
 
 def draw_privacy(shown: Privacy, output: str) -> None:
     """Draws epsilon over steps beside noise and threshold, and writes the file."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install dpjax[plots]") from error
-    # A figure without pyplot needs no display: matplotlib draws it with Agg.
-    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    figure = figures.new_figure(10, 5.2)
     axes = figure.subplot_mosaic("en;et", width_ratios=[3, 2])
     epsilons, noise, thresholds = (axes[place] for place in "ent")
     noise.sharex(thresholds)
@@ -52,12 +47,12 @@ def draw_privacy(shown: Privacy, output: str) -> None:
     _draw_curves(noise, shown.noise, "Noise multiplier", r"$\sigma_t$ (std / bound)")
     _draw_curves(thresholds, shown.thresholds, "Threshold", r"$C_t$ (gradient norm)")
     thresholds.set_xlabel("step $t$")
-    figure.savefig(output, dpi=150)
+    figures.write(figure, output)
 
 
 def _draw_epsilons(axes: Any, shown: Privacy) -> None:
     for entry in shown.epsilons:
-        name, last = _NAMES[entry.accountant], entry.last
+        name, last = figures.ACCOUNTANTS[entry.accountant], entry.last
         worth = "" if last.guarantee else f", {_WORTH[entry.accountant]}"
         axes.plot(
             entry.curve.steps,

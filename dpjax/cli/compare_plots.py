@@ -1,0 +1,102 @@
+"""The picture of a comparison: accuracy over epochs, at the end, and the thresholds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax.cli import figures
+from dpjax.cli.compared import ComparedRun, Comparison, MethodRuns, read_comparison
+from dpjax.cli.figures import End
+
+__all__ = ["comparison_figure", "draw_comparison"]
+
+
+def draw_comparison(rows: Sequence[ComparedRun], output: str) -> None:
+    """Draws the picture of a comparison, and writes the file.
+
+    Args:
+        rows: the runs, all on one data set and network; several with one name are its seeds.
+        output: a .png, .pdf or .svg file.
+    """
+    figures.check_output(output)
+    figures.write(comparison_figure(read_comparison(rows)), output)
+
+
+def comparison_figure(comparison: Comparison) -> Any:
+    """Returns the picture; a method has one colour in all of it."""
+    figure, body = figures.headed(12, 6.8, comparison.title, comparison.spent.sentence)
+    axes = body.subplot_mosaic("af;ac", width_ratios=[1.15, 1])
+    _draw_accuracy(axes["a"], comparison)
+    _draw_finals(axes["f"], comparison)
+    _draw_thresholds(axes["c"], comparison)
+    return figure
+
+
+def _draw_accuracy(axes: Any, comparison: Comparison) -> None:
+    ends = []
+    for i, entry in enumerate(comparison.methods):
+        curve, style = entry.curve(), figures.style(i)
+        axes.plot(curve.epochs, curve.mean, linewidth=1.9, **style)
+        if len(entry.runs) > 1:
+            low, high = curve.mean - curve.deviation, curve.mean + curve.deviation
+            band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
+            axes.fill_between(curve.epochs, low, high, **band)
+        ends.append(End(entry.method, curve.epochs[-1], curve.mean[-1], style["color"]))
+    several = f", mean and deviation of {comparison.seeds} seeds" if comparison.seeds > 1 else ""
+    figures.tidy(axes, f"Accuracy on the test set{several}", "epoch")
+    figures.percent(axes.yaxis)
+    axes.set_xlim(0, max(end.x for end in ends))
+    figures.label_ends(axes, ends)
+
+
+def _draw_finals(axes: Any, comparison: Comparison) -> None:
+    order = comparison.best_first
+    for height, i in enumerate(order):
+        entry, colour = comparison.methods[i], figures.style(i)["color"]
+        _draw_final(axes, height, entry, colour)
+    figures.tidy(axes, "Accuracy at the end", "")
+    axes.set_yticks(range(len(order)), [comparison.methods[i].method for i in order], fontsize=10.5)
+    for label, i in zip(axes.get_yticklabels(), order, strict=True):
+        label.set_color(figures.style(i)["color"])
+    axes.set_ylim(len(order) - 0.4, -0.6)  # the best on top
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="x")
+    figures.percent(axes.xaxis)
+    axes.margins(x=0.08)
+
+
+def _draw_final(axes: Any, height: int, entry: MethodRuns, colour: str) -> None:
+    if len(entry.runs) > 1:
+        axes.plot(entry.finals, [height] * len(entry.runs), "o", ms=4, color=colour, alpha=0.35)
+        axes.errorbar(entry.final, height, xerr=entry.deviation, color=colour, capsize=3)
+    axes.plot([entry.final], [height], "o", markersize=9, color=colour)
+    axes.annotate(
+        figures.typeset(entry.final_text),
+        (1.02, height),
+        xycoords=("axes fraction", "data"),
+        va="center_baseline",
+        fontsize=10.5,
+        annotation_clip=False,
+    )
+
+
+def _draw_thresholds(axes: Any, comparison: Comparison) -> None:
+    ends, values = [], []
+    for i, entry in enumerate(comparison.methods):
+        style, lasts = figures.style(i), []
+        for run in entry.runs:
+            steps, groups = run.steps["step"], run.thresholds()
+            weak = {"linewidth": 1.4} if len(groups) * len(entry.runs) == 1 else {"linewidth": 0.8}
+            for group in groups:
+                axes.plot(steps, group, **style, **weak)
+                values += group
+                lasts.append((steps[-1], group[-1]))
+        if lasts:
+            x, y = np.mean(lasts, axis=0)
+            ends.append(End(entry.method, x, y, style["color"]))
+    figures.tidy(axes, "Threshold $C_t$", "step", "gradient norm")
+    figures.stripe(axes.lines)
+    figures.scale_by_range(axes, values)
+    axes.margins(x=0)
+    figures.label_ends(axes, ends)

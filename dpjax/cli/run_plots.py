@@ -1,0 +1,102 @@
+"""The figure of what one or several runs released: accuracy, threshold, epsilon."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpjax.cli import figures
+from dpjax.cli.run_data import Run
+from dpjax.cli.run_privacy import NO_GUARANTEE, Spent, spent_by
+
+__all__ = ["draw_runs", "run_figure"]
+
+
+def draw_runs(runs: Sequence[Run], output: str) -> None:
+    """Draws runs over one another, and writes the file.
+
+    Args:
+        runs: one or several.
+        output: a .png, .pdf or .svg file.
+    """
+    figures.check_output(output)
+    figures.write(run_figure(runs, spent_by(runs)), output)
+
+
+def run_figure(runs: Sequence[Run], spent: Spent) -> Any:
+    """Returns the figure: accuracy over epochs, C_t and epsilon over steps.
+
+    It shows released numbers alone; what they cost stands in its heading.
+    """
+    subtitle = f"{spent.sentence}, at {spent.target}"
+    figure, body = figures.headed(11, 6.0, _title(runs), subtitle)
+    axes = body.subplot_mosaic("ac;ae", width_ratios=[3, 2])
+    axes["c"].sharex(axes["e"])
+    axes["c"].tick_params(labelbottom=False)
+    for i, run in enumerate(runs):
+        _draw_run(axes, run, figures.style(i))
+    for panel in axes.values():
+        figures.stripe(panel.lines)
+    _finish_accuracy(axes["a"])
+    _finish_thresholds(axes["c"], runs)
+    _finish_epsilons(axes["e"], runs)
+    if len(runs) > 1:
+        columns = 6 if max(len(run.label) for run in runs) < 15 else 3
+        lines = axes["a"].get_legend_handles_labels()
+        body.legend(*lines, loc="outside lower left", ncols=columns, frameon=False)
+    return figure
+
+
+def _title(runs: Sequence[Run]) -> str:
+    places = dict.fromkeys(f"{r.experiment.data.name}, {r.experiment.model.name}" for r in runs)
+    where = " and ".join(places)
+    return f"{runs[0].label} on {where}" if len(runs) == 1 else f"{len(runs)} runs on {where}"
+
+
+def _draw_run(axes: dict[str, Any], run: Run, style: dict[str, Any]) -> None:
+    steps, epsilons = run.column("step"), run.column("epsilon")
+    private = None not in epsilons
+    label = run.label if private else f"{run.label}, {NO_GUARANTEE}"
+    axes["a"].plot(run.column("epoch"), run.column("accuracy"), label=label, **style)
+    groups = run.thresholds()
+    for group in groups:
+        weak = {"alpha": 0.6, "linewidth": 0.9} if len(groups) > 1 else {"linewidth": 1.3}
+        axes["c"].plot(run.steps["step"], group, **style, **weak)
+    if private:
+        axes["e"].plot(steps, epsilons, **style)
+
+
+def _finish_accuracy(axes: Any) -> None:
+    figures.tidy(axes, "Accuracy on the test set", "epoch")
+    figures.percent(axes.yaxis)
+    axes.set_xlim(left=0)
+
+
+def _finish_thresholds(axes: Any, runs: Sequence[Run]) -> None:
+    values = [c for run in runs for group in run.thresholds() for c in group]
+    grouped = any(len(run.thresholds()) > 1 for run in runs)
+    title = "Threshold $C_t$, a line for each group" if grouped else "Threshold $C_t$"
+    figures.tidy(axes, title, "", "gradient norm")
+    figures.scale_by_range(axes, values)
+
+
+def _finish_epsilons(axes: Any, runs: Sequence[Run]) -> None:
+    title = "Privacy spent, by each run" if len(runs) > 1 else "Privacy spent"
+    figures.tidy(axes, title, "step", r"$\varepsilon$")
+    budgets = {run.experiment.privacy.epsilon for run in runs}
+    if len(budgets) == 1 and None not in budgets:
+        (budget,) = budgets
+        axes.axhline(budget, color=figures.GREY, linewidth=0.9, linestyle=":", zorder=1)
+        axes.annotate(
+            f"budget {budget:g}",
+            (0, budget),
+            (4, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=9,
+            color=figures.GREY,
+        )
+    highest = axes.dataLim.y1
+    if axes.lines:
+        axes.set_ylim(0, 1.2 * highest if 0 < highest < float("inf") else None)
+    else:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, NO_GUARANTEE, transform=axes.transAxes, ha="center", va="center")
