@@ -72,3 +72,8 @@ def same(split, x, y):
     assert (split.x.dtype, split.y.dtype) == (np.uint8, np.int32)
     np.testing.assert_array_equal(split.x, x)
     np.testing.assert_array_equal(split.y, y)
+
+
+def names(folder: Path) -> list[str]:
+    """Returns what is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
