@@ -80,8 +80,9 @@ def check_files(folder: Path, files: Mapping[str, Any]) -> None:
         if name not in present:
             raise Refused(f"file {name} is missing")
         size = (folder / name).stat().st_size
-        if not isinstance(files[name], dict) or size != files[name].get("size"):
-            raise Refused(f"file {name} is damaged: {size} bytes, not as in the manifest")
+        sealed = files[name].get("size") if isinstance(files[name], dict) else None
+        if size != sealed:
+            raise Refused(f"file {name} is damaged: {size} bytes, expected {sealed}")
         if _seen(folder / name) != files[name]:
             raise Refused(f"file {name} is damaged: its checksum does not match")
 
