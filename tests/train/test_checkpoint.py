@@ -311,6 +311,22 @@ def test_another_structure_is_refused(written, like, reason):
         Checkpoints(written, "run").restore(like)
 
 
+class Pair(NamedTuple):
+    mean: Any
+    scale: Any
+
+
+class Swapped(NamedTuple):
+    scale: Any
+    mean: Any
+
+
+def test_fields_that_change_places_are_refused(tmp_path):
+    Checkpoints(tmp_path, "run").save(1, Pair(np.zeros(2), np.ones(2)), {})
+    with pytest.raises(CheckpointError, match=r"another order, expected \.scale, \.mean"):
+        Checkpoints(tmp_path, "run").restore(Swapped(np.zeros(2), np.zeros(2)))
+
+
 def reseal(checkpoint: Path, **changes: Any) -> None:
     content = manifest.read(checkpoint) | changes
     (checkpoint / manifest.MANIFEST).unlink()
