@@ -8,6 +8,9 @@ import tomllib
 from pathlib import Path
 
 import dpjax
+import dpjax.data
+import dpjax.models
+import dpjax.train
 from dpjax.accounting.queries import Query
 from dpjax.accounting.tuning import Tuning
 from dpjax.rules import Rule
@@ -88,19 +91,24 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
             assert rooms <= allowed[room(path)], path
 
 
+# Where the package that is installed has another name than the one that is imported.
+IMPORTED_AS = {"orbax_checkpoint": "orbax", "scikit_learn": "sklearn", "pillow": "PIL"}
+
+
 def declared(lines: list[str]) -> set[str]:
-    return {line.split(">=")[0].replace("-", "_") for line in lines}
+    names = {line.split(">=")[0].replace("-", "_") for line in lines}
+    return {IMPORTED_AS.get(name, name) for name in names}
 
 
 def test_third_party_imports_are_declared():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
     needed = declared(project["dependencies"])
-    # The command line alone may use an optional extra, where a command needs it.
+    # The command line and the loaders alone may use an optional extra, where they need it.
     optional = declared(
         [line for extra in project["optional-dependencies"].values() for line in extra]
     )
     for path in files():
-        allowed = needed | optional if room(path) == "cli" else needed
+        allowed = needed | optional if room(path) in ("cli", "data") else needed
         for name in imported(path):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "dpjax":
@@ -109,7 +117,8 @@ def test_third_party_imports_are_declared():
 
 def test_public_names_exist_and_are_documented():
     rooms = [dpjax.rules, dpjax.schedules, dpjax.thresholds, dpjax.methods]
-    for module in [dpjax, *rooms, dpjax.accounting, dpjax.accounting.tuning]:
+    applied = [dpjax.accounting, dpjax.accounting.tuning, dpjax.data, dpjax.models, dpjax.train]
+    for module in [dpjax, *rooms, *applied]:
         for name in module.__all__:
             assert getattr(module, name).__doc__, f"{module.__name__}.{name}"
 
@@ -132,9 +141,10 @@ def test_importing_dpjax_starts_no_backend_and_warns_of_nothing():
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
-def test_command_line_loads_no_optional_extra_and_the_library_no_command_line():
+def test_the_core_loads_no_room_above_it_and_the_command_line_no_optional_extra():
     code = (
-        "import sys, dpjax; assert 'dpjax.cli' not in sys.modules; "
+        "import sys, dpjax; assert not {f'dpjax.{r}' for r in ('models', 'data', 'train', 'cli')} "
+        "& sys.modules.keys(); "
         "import dpjax.cli; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
