@@ -47,6 +47,6 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
         directory: the folder; None takes the environment variable DPJAX_DATA, and without it
             ``~/.cache/dpjax``.
     """
-    if directory is not None:
-        return Path(directory)
-    return Path(os.environ.get("DPJAX_DATA") or Path.home() / ".cache" / "dpjax")
+    if directory is None:
+        directory = os.environ.get("DPJAX_DATA") or "~/.cache/dpjax"
+    return Path(directory).expanduser()

@@ -100,6 +100,8 @@ def test_the_directory_is_the_argument_the_variable_or_the_cache(monkeypatch, mn
     monkeypatch.setenv("DPJAX_DATA", "")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert data.data_directory() == Path("/home/somebody/.cache/dpjax")
+    monkeypatch.setenv("DPJAX_DATA", "~/sets")
+    assert data.data_directory() == Path("/home/somebody/sets")
 
 
 def test_without_a_directory_no_flag_is_suggested(monkeypatch, home):
