@@ -101,13 +101,13 @@ def build(
         **options: the model's own, such as ``hidden=32``.
 
     Example:
-        >>> network = build("small_cnn", (28, 28, 1), 10)
-        >>> network.param_count
+        >>> build("small_cnn", (28, 28, 1), 10).param_count
         26010
+        >>> network = build("mlp", (8, 8, 1), 10, hidden=32)
         >>> params = network.init(jax.random.key(0))
-        >>> params["convs"]["0"]["kernel"].shape
-        (8, 8, 1, 16)
-        >>> network.apply(params, jnp.zeros((28, 28, 1))).shape
+        >>> params["dense"]["0"]["kernel"].shape
+        (64, 32)
+        >>> network.apply(params, jnp.zeros((8, 8, 1))).shape
         (10,)
     """
     if name not in MODELS:
@@ -133,9 +133,12 @@ def _network(
 
 
 def _add_vocabulary(name: str, vocabulary: int | None, options: dict[str, Any]) -> None:
-    parameters = dict(inspect.signature(MODELS[name]).parameters)
+    model = MODELS[name]
+    # The signature of an NNX class is its metaclass', which takes anything.
+    signature = inspect.signature(model.__init__ if inspect.isclass(model) else model)
+    parameters = dict(signature.parameters)
     takes_text = parameters.pop("vocabulary", None) is not None
-    known = [key for key in parameters if key not in ("shape", "classes", "rngs")]
+    known = [key for key in parameters if key not in ("self", "shape", "classes", "rngs")]
     for option in options:
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}: {_checks.nearest(option, known)}")
