@@ -218,8 +218,10 @@ def test_memory_map_and_devices(tmp_path):
 
 
 def test_leaving_early_ends_the_thread():
-    for _, parts in feed_of():
+    gathers = Gathers()
+    for _, parts in feed_of(watched(gathers), FullBatch(), depth=2):
         next(parts)
+        assert gathers.reach(3)  # nothing is left to it but to wait
         break
     assert not threads()
 
