@@ -27,13 +27,16 @@ def comparison_figure(comparison: Comparison) -> Any:
     """Returns the picture; a method has one colour in all of it."""
     figure, body = figures.headed(12, 6.8, comparison.title, comparison.spent.sentence)
     axes = body.subplot_mosaic("af;ac", width_ratios=[1.15, 1])
-    _draw_accuracy(axes["a"], comparison)
+    accuracies = _draw_accuracy(axes["a"], comparison)
     _draw_finals(axes["f"], comparison)
-    _draw_thresholds(axes["c"], comparison)
+    thresholds = _draw_thresholds(axes["c"], comparison)
+    figure.draw_without_rendering()  # only then are the panels' heights known
+    figures.label_ends(axes["a"], accuracies)
+    figures.label_ends(axes["c"], thresholds)
     return figure
 
 
-def _draw_accuracy(axes: Any, comparison: Comparison) -> None:
+def _draw_accuracy(axes: Any, comparison: Comparison) -> list[End]:
     ends = []
     for i, entry in enumerate(comparison.methods):
         curve, style = entry.curve(), figures.style(i)
@@ -43,11 +46,11 @@ def _draw_accuracy(axes: Any, comparison: Comparison) -> None:
             band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
             axes.fill_between(curve.epochs, low, high, **band)
         ends.append(End(entry.method, curve.epochs[-1], curve.mean[-1], style["color"]))
-    several = f", mean and deviation of {comparison.seeds} seeds" if comparison.seeds > 1 else ""
-    figures.tidy(axes, f"Accuracy on the test set{several}", "epoch")
+    several = ", mean ± standard deviation over seeds" if comparison.seeds > 1 else ""
+    figures.tidy(axes, f"Test accuracy{several}", "epoch")
     figures.percent(axes.yaxis)
     axes.set_xlim(0, max(end.x for end in ends))
-    figures.label_ends(axes, ends)
+    return ends
 
 
 def _draw_finals(axes: Any, comparison: Comparison) -> None:
@@ -55,7 +58,7 @@ def _draw_finals(axes: Any, comparison: Comparison) -> None:
     for height, i in enumerate(order):
         entry, colour = comparison.methods[i], figures.style(i)["color"]
         _draw_final(axes, height, entry, colour)
-    figures.tidy(axes, "Accuracy at the end", "")
+    figures.tidy(axes, "Test accuracy at the end", "")
     axes.set_yticks(range(len(order)), [comparison.methods[i].method for i in order], fontsize=10.5)
     for label, i in zip(axes.get_yticklabels(), order, strict=True):
         label.set_color(figures.style(i)["color"])
@@ -81,7 +84,7 @@ def _draw_final(axes: Any, height: int, entry: MethodRuns, colour: str) -> None:
     )
 
 
-def _draw_thresholds(axes: Any, comparison: Comparison) -> None:
+def _draw_thresholds(axes: Any, comparison: Comparison) -> list[End]:
     ends, values = [], []
     for i, entry in enumerate(comparison.methods):
         style, lasts = figures.style(i), []
@@ -99,4 +102,4 @@ def _draw_thresholds(axes: Any, comparison: Comparison) -> None:
     figures.stripe(axes.lines)
     figures.scale_by_range(axes, values)
     axes.margins(x=0)
-    figures.label_ends(axes, ends)
+    return ends

@@ -114,7 +114,8 @@ class Comparison:
         first = self.runs[0].experiment
         budgets = {run.experiment.privacy.epsilon for run in self.runs} - {None}
         budget = f"epsilon = {budgets.pop():g} at " if len(budgets) == 1 else ""
-        return f"{first.data.name}, {first.model.name}: {budget}{self.spent.target}"
+        cost = f": {budget}{self.spent.target}" if self.spent.target else ""
+        return f"{first.data.name}, {first.model.name}{cost}"
 
 
 def read_comparison(rows: Sequence[ComparedRun]) -> Comparison:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dpjax.cli import figures
 from dpjax.cli.run_data import Run
 from dpjax.train.folder import NOT_PRIVATE
@@ -52,12 +54,15 @@ def _early_middle_last(rows: Rows) -> Rows:
 
 def _draw_histograms(axes: Any, some: Rows) -> None:
     for i, row in enumerate(some):
-        counts, edges = row["norms"]["counts"], row["norms"]["edges"]
-        fill = {"fill": True, "alpha": 0.15, "color": figures.COLOURS[i]}
-        axes.stairs(counts, edges, **fill)
-        axes.stairs(counts, edges, linewidth=1.6, label=f"step {row['step']}", **figures.style(i))
+        counts, edges = (np.asarray(row["norms"][name], float) for name in ("counts", "edges"))
+        # Each evaluation has bins of its own: only densities can be compared.
+        density = counts / max(counts.sum(), 1) / np.diff(np.log10(edges))
+        axes.stairs(density, edges, fill=True, alpha=0.15, color=figures.COLOURS[i])
+        axes.stairs(density, edges, linewidth=1.6, label=f"step {row['step']}", **figures.style(i))
     axes.set_xscale("log")
-    figures.tidy(axes, "Gradient norms", "norm of an example's gradient", "examples")
+    figures.tidy(
+        axes, "Gradient norms", "norm of an example's gradient", "share of examples per decade"
+    )
     axes.legend(frameon=False)
 
 
@@ -88,6 +93,6 @@ def _draw_quantiles(axes: Any, rows: Rows) -> None:
 def _draw_clipped(axes: Any, rows: Rows) -> None:
     steps = [row["step"] for row in rows]
     axes.plot(steps, [row["clipped_fraction"] for row in rows], **figures.style(0))
-    figures.tidy(axes, "Clipped examples", "step")
+    figures.tidy(axes, "Clipped fraction: norms above $C_t$", "step")
     axes.set_ylim(-0.02, 1.02)
     figures.percent(axes.yaxis)

@@ -33,7 +33,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#2
 ACCOUNTANTS = {"pld": "PLD", "rdp": "RDP", "tcdp": "tCDP", "gdp": "GDP"}
 _STYLES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _FORMATS = ("png", "pdf", "svg")
-_DASH = 6  # in widths of the line
+_DASH = 9.0  # points
 _WIDE = 20.0  # the ratio of largest to smallest from which an axis is logarithmic
 GREY = "#555555"
 _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "shrinkB": 0, "relpos": (0, 0.5)}
@@ -131,7 +131,8 @@ def stripe(lines: Sequence[Any]) -> None:
             pile.append(line)
     for pile in piles:
         for place, line in enumerate(pile if len(pile) > 1 else []):
-            line.set_linestyle((_DASH * place, (_DASH, _DASH * (len(pile) - 1))))
+            dash = _DASH / line.get_linewidth()  # matplotlib multiplies by the width
+            line.set_linestyle((dash * place, (dash, dash * (len(pile) - 1))))
 
 
 def _same(line: Any, other: Any) -> bool:
@@ -169,9 +170,8 @@ class End:
 def label_ends(axes: Any, ends: Sequence[End], fontsize: float = 10.5) -> None:
     """Writes names to the right of a panel, each near its line's end and clear of the others.
 
-    Call it when the panel's limits are set and the figure's heading and axes are complete.
+    Call it when the panel's limits are set and `figure.draw_without_rendering()` laid it out.
     """
-    axes.figure.figure.draw_without_rendering()  # only now are the panel's sizes known
     height = axes.get_window_extent().height / axes.figure.dpi * 72
     drawn = [end for end in ends if np.isfinite(end.y)]
     corners = axes.transData.transform([(end.x, end.y) for end in drawn] or np.empty((0, 2)))

@@ -26,7 +26,7 @@ def run_figure(runs: Sequence[Run], spent: Spent) -> Any:
 
     It shows released numbers alone; what they cost stands in its heading.
     """
-    subtitle = f"{spent.sentence}, at {spent.target}"
+    subtitle = f"{spent.sentence}, at {spent.target}" if spent.target else spent.sentence
     figure, body = figures.headed(11, 6.0, _title(runs), subtitle)
     axes = body.subplot_mosaic("ac;ae", width_ratios=[3, 2])
     axes["c"].sharex(axes["e"])
@@ -65,7 +65,7 @@ def _draw_run(axes: dict[str, Any], run: Run, style: dict[str, Any]) -> None:
 
 
 def _finish_accuracy(axes: Any) -> None:
-    figures.tidy(axes, "Accuracy on the test set", "epoch")
+    figures.tidy(axes, "Test accuracy", "epoch")
     figures.percent(axes.yaxis)
     axes.set_xlim(left=0)
 

@@ -39,10 +39,10 @@ class Spent:
 
     @property
     def target(self) -> str:
-        """At which delta, and who counted."""
+        """At which delta, and who counted; empty where nobody did."""
         bounds = [bound for bound in (*self.each, self.all_published) if bound is not None]
         names = dict.fromkeys(bound.accountant for bound in bounds)
-        return f"delta = {rounded_up(self.delta, 3)} ({' and '.join(names) or 'not counted'})"
+        return f"delta = {rounded_up(self.delta, 3)} ({' and '.join(names)})" if names else ""
 
     @property
     def _each(self) -> str:
