@@ -1,5 +1,7 @@
 """Parameters without compiling an initialisation, and functions that compile fast."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,14 +15,15 @@ def fast_jit(function):
 
 
 def random_like(tree, seed=0):
-    """Fills arrays with normal numbers of variance 1 / fan_in, and vectors of variance 1/4."""
+    """Fills kernels with deviation fan_in^-1/2, vectors with 1/4, scales and gains around 1."""
     rng = np.random.default_rng(seed)
 
-    def fill(leaf):
-        scale = np.prod(leaf.shape[:-1]) ** -0.5 if len(leaf.shape) > 1 else 0.5
-        return jnp.asarray(scale * rng.normal(size=leaf.shape), jnp.float32)
+    def fill(path, leaf):
+        around = 1 if re.search(r"(scale|gain)\W*(value)?\W*$", jax.tree_util.keystr(path)) else 0
+        deviation = np.prod(leaf.shape[:-1]) ** -0.5 if len(leaf.shape) > 1 else 0.25
+        return jnp.asarray(around + deviation * rng.normal(size=leaf.shape), jnp.float32)
 
-    return jax.tree.map(fill, tree)
+    return jax.tree_util.tree_map_with_path(fill, tree)
 
 
 def random_params(network, seed=0):
