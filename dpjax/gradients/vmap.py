@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.materialised import MaterialisedChunk
 from dpjax.gradients.rows import Chunk
 
@@ -23,9 +24,11 @@ def vmap_engine(
         key: None, or the key that is folded with each row's index.
     """
     grad_fn = jax.value_and_grad(loss_fn)
-    if key is None:
-        losses, grads = jax.vmap(grad_fn, in_axes=(None, 0))(params, chunk.examples)
-    else:
-        keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row)
-        losses, grads = jax.vmap(grad_fn, in_axes=(None, 0, 0))(params, chunk.examples, keys)
+    own: tuple[Any, ...] = ()
+    if key is not None:
+        own = (jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row),)
+    grads_of = jax.vmap(grad_fn, in_axes=(None, 0, *(0 for _ in own)))
+    if jax.default_backend() == "cpu":
+        grads_of = channels_last_convolutions(grads_of)
+    losses, grads = grads_of(params, chunk.examples, *own)
     return MaterialisedChunk(grads, losses, chunk.real)

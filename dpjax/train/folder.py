@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,10 @@ class RunFolder:
                 f"{self.path} holds a run: expected --resume to go on with it, or another --out"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        self.cut(-1)
+        checkpoints = self.path / "checkpoints"
+        checkpoints.mkdir(mode=0o700, exist_ok=True)  # they hold the keys
+        for name in ("released.jsonl", "diagnostics.jsonl", "steps.csv", "ledger.json"):
+            (self.path / name).unlink(missing_ok=True)
 
     def commit(self, identity: "RunIdentity") -> None:
         """Says which run this is: the last act of beginning one, or of changing it."""
@@ -147,7 +150,7 @@ class RunFolder:
     def steps(self) -> dict[str, list[Any]]:
         """Returns the public numbers of the steps by column; a threshold per group is a list."""
         file = self.path / "steps.csv"
-        rows = list(csv.reader(file.read_text().splitlines()))[1:] if file.exists() else []
+        rows = list(csv.reader(_whole_lines(file)))[1:] if file.exists() else []
         columns = list(zip(*rows, strict=True)) or [()] * len(_STEP_COLUMNS)
         read = {
             name: [_number(cell) for cell in column]
@@ -193,15 +196,19 @@ def _append(file: Path, text: str) -> None:
 def _json_lines(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in _whole_lines(file)]
 
 
 def _keep_lines(file: Path, keep: Any) -> None:
     if not file.exists():
         return
-    lines: Iterable[str] = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith("\n")]  # a kill may leave half a line
-    write_atomically(file, "".join(line for line in whole if keep(line)))
+    write_atomically(file, "".join(line for line in _whole_lines(file) if keep(line)))
+
+
+def _whole_lines(file: Path) -> list[str]:
+    """Returns the lines of a file but for half a one, which a kill may leave at its end."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
 
 
 def _cell(value: Any) -> str:
