@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["GroupNorm", "conv", "dense", "uniform"]
+__all__ = ["GroupNorm", "conv", "dense", "scale_norm_of", "uniform"]
 
 Initialiser = Callable[..., jax.Array]
 
@@ -87,3 +87,14 @@ class GroupNorm(nnx.Module):
         variance = jnp.mean(centred**2, axis=(0, 1, 3), keepdims=True)
         normal = centred * jax.lax.rsqrt(variance + 1e-5)
         return normal.reshape(x.shape) * self.scale[...] + self.bias[...]
+
+
+def scale_norm_of(channels: int, groups: int, wanted: bool) -> GroupNorm | None:
+    """Makes the normalisation after a residual block's addition (ScaleNorm), if it is wanted.
+
+    Reference: Klause et al., Differentially private training of residual networks with scale
+    normalisation, 2022.
+    """
+    if not isinstance(wanted, bool):
+        raise TypeError(f"scale_norm = {wanted!r}: expected true or false")
+    return GroupNorm(channels, groups) if wanted else None

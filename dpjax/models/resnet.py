@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dpjax import _checks
-from dpjax.models.layers import GroupNorm, conv, dense
+from dpjax.models.layers import GroupNorm, conv, dense, scale_norm_of
 from dpjax.models.stem import check_stem, pooled, stem_conv
 
 __all__ = ["BasicBlock", "ResNet", "resnet18", "resnet34", "stages"]
@@ -70,7 +70,7 @@ class BasicBlock(nnx.Module):
         self.norm2 = GroupNorm(outputs, groups)
         same = inputs == outputs and stride == 1
         self.shortcut = None if same else Shortcut(inputs, outputs, stride, groups, rngs)
-        self.scale_norm = GroupNorm(outputs, groups) if scale_norm else None
+        self.scale_norm = scale_norm_of(outputs, groups, scale_norm)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Applies the block to one example."""
@@ -113,7 +113,7 @@ class ResNet(nnx.Module):
         self.stem = check_stem(stem)
         self.conv1 = stem_conv(functools.partial(_conv, rngs=rngs), shape, stem, width)
         self.norm1 = GroupNorm(width, groups)
-        options: dict[str, Any] = {"groups": groups, "scale_norm": bool(scale_norm), "rngs": rngs}
+        options: dict[str, Any] = {"groups": groups, "scale_norm": scale_norm, "rngs": rngs}
         plan = stages(blocks, width)
         self.blocks = nnx.List([BasicBlock(*sizes, **options) for sizes in plan])
         self.dense = dense(plan[-1][1], classes, rngs=rngs)

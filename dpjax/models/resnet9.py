@@ -8,7 +8,7 @@ from flax import nnx
 
 from dpjax import _checks
 from dpjax.models.activations import activation as activation_of
-from dpjax.models.layers import GroupNorm, conv, dense
+from dpjax.models.layers import GroupNorm, conv, dense, scale_norm_of
 from dpjax.models.pooling import adaptive_max_pool, max_pool
 from dpjax.models.shapes import image_shape, window_output
 
@@ -86,8 +86,8 @@ class resnet9(nnx.Module):
         self.residual1 = residual(2 * one)
         self.conv3, self.conv4 = block(2 * one, 4 * one), block(4 * one, 4 * one)
         self.residual2 = residual(4 * one)
-        self.scale_norm1 = GroupNorm(2 * one, groups) if scale_norm else None
-        self.scale_norm2 = GroupNorm(4 * one, groups) if scale_norm else None
+        self.scale_norm1 = scale_norm_of(2 * one, groups, scale_norm)
+        self.scale_norm2 = scale_norm_of(4 * one, groups, scale_norm)
         self.dense = dense(4 * 4 * one, classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -207,6 +207,8 @@ def test_bad_types():
         build("mlp", 28, 10)
     with pytest.raises(TypeError, match=r"classes = 2\.5: expected an integer"):
         build("mlp", (4,), 2.5)
+    with pytest.raises(TypeError, match="scale_norm = 'false': expected true or false"):
+        build("resnet9", (32, 32, 3), 10, scale_norm="false")
 
 
 def test_apply_refuses_a_batch_and_foreign_parameters():
