@@ -96,8 +96,15 @@ class _Drive:
         self._first = self._step
 
     def to_the_end(self) -> list[Result]:
-        total = self._plan.steps
         self._progress.begin(self._plan, self._step)
+        try:
+            self._take_all_steps()
+        finally:
+            self._progress.end()  # also on Ctrl-C: a bar hides the cursor
+        return self._results()
+
+    def _take_all_steps(self) -> None:
+        total = self._plan.steps
         while self._step < total:
             every = (self._evaluate_every, self._save_every or self._evaluate_every)
             boundary = min(total, *map(self._next, every))
@@ -109,7 +116,6 @@ class _Drive:
                 self._evaluate()
             if self._save_is_due() or boundary == total:
                 self._save()
-        return self._results()
 
     def _next(self, every: int) -> int:
         return (self._step // every + 1) * every
@@ -168,7 +174,6 @@ class _Drive:
 
     def _results(self) -> list[Result]:
         self._keep_states()
-        self._progress.end()
         seconds = time.monotonic() - self._begun
         return [self._result(member, seconds) for member in self._members]
 

@@ -34,7 +34,7 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
-    member = go_on(build_program(run.read_config(), dataset), run)
+    member = go_on(build_program(run.read_config(), dataset, run.identity().varied), run)
     program, book, step = member.program, member.book, int(member.state.step)
     params = flat(jax.device_get(program.released_params(member.state)))
     output.mkdir(parents=True, exist_ok=True)

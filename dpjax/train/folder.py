@@ -20,6 +20,7 @@ NOT_PRIVATE = (
     "publishing it, or a plot of it, is outside the guarantee."
 )
 
+_RESULTS = ("released.jsonl", "diagnostics.jsonl", "steps.csv", "ledger.json", "statement.md")
 _STEP_COLUMNS = ("step", *Released._fields)
 
 
@@ -31,11 +32,13 @@ class RunIdentity:
         lineage: what its keys are folded with; see `dpjax.train.keys`.
         member: which of several runs of the same experiment.
         members: how many were begun together.
+        varied: the numbers in which these differ, by their paths.
     """
 
     lineage: str
     member: int = 0
     members: int = 1
+    varied: tuple[str, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -74,28 +77,42 @@ class RunFolder:
         return self.path / "checkpoints" / lineage[:16]
 
     def create(self) -> None:
-        """Makes the folder; refuses one that holds a run, and empties one that never began."""
+        """Makes the folder; refuses one that holds a run, or part of one, such as an export."""
         if self.exists:
             raise ValueError(
                 f"{self.path} holds a run: expected --resume to go on with it, or another --out"
             )
+        for name in _RESULTS:
+            if (self.path / name).exists():
+                raise ValueError(f"{self.path} holds a {name} of another: expected a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         checkpoints = self.path / "checkpoints"
         checkpoints.mkdir(mode=0o700, exist_ok=True)  # they hold the keys
-        for name in ("released.jsonl", "diagnostics.jsonl", "steps.csv", "ledger.json"):
-            (self.path / name).unlink(missing_ok=True)
 
     def commit(self, identity: "RunIdentity") -> None:
-        """Says which run this is: the last act of beginning one, or of changing it."""
+        """Says which run this is: the last act of beginning one."""
         write_atomically(self.path / "run.json", json.dumps(asdict(identity)) + "\n")
+
+    def change(self, identity: "RunIdentity", experiment: Experiment) -> None:
+        """Makes the run another experiment; a kill leaves all of the old one, or of the new one."""
+        write_atomically(self._new_config(identity), experiment.to_toml())
+        self.commit(identity)
+        self.settle()
+
+    def settle(self) -> None:
+        """Ends a change that was cut short after it took place."""
+        new = self._new_config(self.identity())
+        if new.exists():
+            new.replace(self.config_file)
 
     def identity(self) -> "RunIdentity":
         """Returns which run this is."""
         if not self.exists:
             raise FileNotFoundError(f"{self.path} holds no run: expected a folder with run.json")
         try:
-            return RunIdentity(**json.loads((self.path / "run.json").read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
+            plain = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            return RunIdentity(**{**plain, "varied": tuple(plain.get("varied", ()))})
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{self.path}/run.json: expected what dpjax wrote: {error}") from error
 
     def write_config(self, experiment: Experiment) -> None:
@@ -104,9 +121,15 @@ class RunFolder:
 
     def read_config(self) -> Experiment:
         """Reads the resolved experiment."""
-        if not self.config_file.exists():
+        new = self._new_config(self.identity()) if self.exists else self.config_file
+        file = new if new.exists() else self.config_file
+        if not file.exists():
             raise FileNotFoundError(f"{self.path} holds no run: expected a folder with config.toml")
-        return Experiment.from_file(self.config_file)
+        return Experiment.from_file(file)
+
+    def _new_config(self, identity: "RunIdentity") -> Path:
+        """Where the experiment of a change waits until run.json says that the change is made."""
+        return self.checkpoints(identity.lineage) / "config.toml"
 
     def write_ledger(self, ledger: Ledger) -> None:
         """Writes the ledger; called before what it says is released."""

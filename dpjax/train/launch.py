@@ -63,7 +63,7 @@ def begin(
         members: how many are begun together.
     """
     experiment = program.plan.experiment
-    identity = RunIdentity(experiment.identity, member, members)
+    identity = RunIdentity(experiment.identity, member, members, program.varied)
     folder.create()
     folder.write_config(experiment)
     key = member_key(root, identity.lineage, member)
@@ -100,8 +100,7 @@ def take_over(program: Program, old: Member) -> Member:
         replace(program, plan=book.plan), book, _rekeyed(program, old.state, key), old.notes
     )
     taken.save()
-    book.folder.write_config(program.plan.experiment)
-    book.folder.commit(book.identity)
+    book.folder.change(book.identity, program.plan.experiment)
     shutil.rmtree(book.folder.checkpoints(old.book.identity.lineage), ignore_errors=True)
     return taken
 

@@ -90,7 +90,6 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
     }
     accountant = _accountant(experiment, sampling)
     method, calibrated = _method(experiment, sampling, steps, delta, accountant, facts)
-    _check_full_batch(method, sampling)
     allowed = steps if calibrated else _allowed(experiment, method, sampling, steps, delta)
     resolved = replace(
         experiment,
@@ -157,6 +156,7 @@ def _method(
     method = build_method(table, facts)
     if isinstance(method, Mechanism):
         method = Method("mechanism", method)
+    _check_full_batch(method, sampling)
     if epsilon is not None and not method.guarantee.private:
         raise ValueError(
             f"privacy.epsilon = {epsilon:g} with method {method.name}: expected "

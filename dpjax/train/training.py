@@ -54,6 +54,8 @@ def train(
         for seed in range(experiment.run.seeds)
     ]
     folders = _folders(folder, members, varied)
+    if len(members) > 1 and RunFolder(folder).exists:
+        raise ValueError(f"{folder} holds one run: expected another --out for {len(members)}")
     root = root_key(experiment.run.seed)
     resumed = [resume and each.exists for each in folders]
     step = restored_steps(folders) if len(members) > 1 and all(resumed) else None
@@ -63,7 +65,8 @@ def train(
         else begin(program, place, root, seed, len(members))
         for (program, seed), place, known in zip(members, folders, resumed, strict=True)
     ]
-    for note in dict.fromkeys(note for member in entered for note in member.notes):
+    notes = [note for member in entered for note in member.notes]
+    for note in dict.fromkeys([*notes, *_of_the_seed(experiment)]):
         say(note)
     return [
         result
@@ -104,6 +107,8 @@ def _resumed(
     program: Program, folder: RunFolder, dataset: Dataset, step: int | None, rekey: bool
 ) -> Member:
     stored = folder.read_config()
+    folder.settle()
+    _check_seed(folder, stored, program.plan.experiment)
     if stored.identity == program.plan.experiment.identity:
         member = go_on(program, folder, step)
         folder.cut(int(member.state.step))
@@ -117,6 +122,24 @@ def _resumed(
     old = go_on(build_program(stored, dataset, program.varied), folder, step)
     folder.cut(int(old.state.step))
     return take_over(program, old)
+
+
+def _check_seed(folder: RunFolder, stored: Experiment, asked: Experiment) -> None:
+    if stored.run.seed != asked.run.seed:
+        raise ValueError(
+            f"{folder.path}: run.seed = {asked.run.seed}: expected {stored.run.seed}, since a run "
+            "goes on with the keys that it has"
+        )
+
+
+def _of_the_seed(experiment: Experiment) -> list[str]:
+    """Says what a fixed seed means."""
+    if experiment.run.seed is None:
+        return []
+    return [
+        f"seed {experiment.run.seed}: the noise is reproducible, so whoever knows the seed can "
+        "take it away; do not publish this run"
+    ]
 
 
 def _varied(experiment: Experiment, vary: Mapping[str, Sequence[float]]) -> list[Experiment]:

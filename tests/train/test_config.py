@@ -4,6 +4,7 @@ import math
 import tomllib
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from dpjax import methods
@@ -140,7 +141,7 @@ def test_a_budget_stops_a_run_that_has_its_own_noise():
     experiment = DIGITS.set("method.noise_multiplier", 2.0).set("privacy.accountant", "rdp")
     plan = resolve(experiment, 1437)
     assert plan.stopped_early
-    assert plan.steps < 169
+    assert plan.steps < 113
     ledger = plan.ledger()
     inside = ledger.add_steps(plan.method, plan.sampling, plan.steps)
     beyond = ledger.add_steps(plan.method, plan.sampling, plan.steps + 1)
@@ -179,7 +180,7 @@ def test_every_method_resolves_by_name(name):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"name": "adma"}, "did you mean 'adam'"),
+        ({"name": "adamx"}, "did you mean 'adam"),
         ({"name": "sgd", "momentun": 0.9}, "optimizer.momentun: unknown; did you mean 'momentum'"),
         ({"name": "system"}, "optimizer.name = 'system'"),
         ({"name": "lbfgs"}, "optimizer.name = 'lbfgs'"),
@@ -199,9 +200,9 @@ def test_optimizers_refuse_what_optax_does_not_know(table, message):
 def rates(learning_rate, steps, count):
     table = {"name": "sgd", "learning_rate": learning_rate}
     tx = build_optimizer(Experiment.from_plain({"optimizer": table}).optimizer, steps)
-    state, found = tx.init(0.0), []
+    state, found = tx.init(jnp.float32(0)), []
     for _ in range(count):
-        update, state = tx.update(1.0, state)
+        update, state = tx.update(jnp.float32(1), state)
         found.append(-float(update))
     return found
 

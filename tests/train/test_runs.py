@@ -251,7 +251,7 @@ class TestChanges:
         assert spent < result.epsilon <= 2 * spent
         assert 3 < result.plan.steps < 500
         with pytest.raises(ValueError, match="all of it was spent"):
-            run(tmp_path / "run", resume=True, rekey=True, privacy__epsilon=spent / 2, **changes)
+            run(tmp_path / "run", resume=True, rekey=True, privacy__epsilon=1.5 * spent, **changes)
 
     def test_a_change_that_needs_another_state_is_refused(self, tmp_path, stop_after):
         self.begun(tmp_path / "run", stop_after)
