@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None takes the process's own.
 
     Returns:
-        The exit code: 0, or 2 after one line on stderr that says what was wrong.
+        The exit code: 0; 2 after one line on stderr that says what was wrong; 130 after Ctrl-C,
+        and a line that says how to go on.
 
     >>> main(["epsilon", "--method", "dp_sgd", "--noise-multiplier", "1", "--accountant", "rdp",
     ...       "--dataset-size", "1000", "--batch-size", "10", "--steps", "100", "--delta", "1e-5"])
@@ -54,3 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _REFUSALS as error:
         print(f"dpjax: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        print(f"dpjax: stopped{''.join(f'; {how}' for how in stop.args)}", file=sys.stderr)
+        return 130

@@ -1,17 +1,18 @@
 """``dpjax compare``: several methods at one budget, in a table and a picture."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpjax import _toml
+from dpjax import _checks, _toml
 from dpjax.cli import compare_plots, report
 from dpjax.cli.command import Command
 from dpjax.cli.compare_table import comparison_text
 from dpjax.cli.compared import ComparedRun
 from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_folder
-from dpjax.cli.train import say, trained, warn_of_seed
+from dpjax.cli.train import resumable, say, trained
+from dpjax.methods.table import constructors
 from dpjax.train import Experiment
 from dpjax.train.folder import write_atomically
 
@@ -35,11 +36,13 @@ def _run(args: argparse.Namespace) -> int:
     folder = Path(args.out) if args.out else unused_folder(f"compare-{experiment.data.name}")
     if args.resume and args.out is None:
         raise ValueError("--resume: expected --out DIR, the runs to go on with")
-    warn_of_seed(experiment)
-    rows, seconds = [], {}
+    if not args.resume:
+        _check_unused(folder, methods)
+    rows, seconds, say_once = [], {}, _once()
     for label, table in methods.items():
         own = Experiment.from_plain({**experiment.to_plain(), "method": table})
-        results = trained(own, folder / label, args, resume=args.resume)
+        with resumable(folder):
+            results = trained(own, folder / label, args, say_once, resume=args.resume)
         rows += [ComparedRun(label, result.folder) for result in results]
         seconds[label] = max(result.seconds for result in results)
     text = comparison_text(rows)
@@ -63,6 +66,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, Any]]]:
     """Returns what all methods share, and each method's table by its label."""
+    for text in args.set:
+        if text.strip().startswith("method."):
+            raise ValueError(
+                f"--set {text}: expected arguments in a table [methods.NAME] of --config"
+            )
     tables: Mapping[str, Any] = {}
     if args.config is not None:
         plain = _toml.read(args.config)
@@ -72,14 +80,44 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, An
     else:
         experiment = read_experiment(args)
     names = args.methods.split(",") if args.methods else list(tables) or METHODS
-    return experiment, {name: _table(name, tables.get(name, {})) for name in names}
+    labels = [name.strip() for name in names]
+    return experiment, {label: _table(label, tables.get(label, {})) for label in labels}
 
 
 def _table(label: str, given: Any) -> dict[str, Any]:
     """Returns a method's table; its label is its name unless the table says another."""
     if not isinstance(given, dict):
         raise TypeError(f"methods.{label} = {given!r}: expected a table of arguments")
-    return dict(given) if "kind" in given else {"name": label, **given}
+    if "kind" in given:
+        return dict(given)
+    table, known = {"name": label, **given}, constructors()
+    if table["name"] not in known:  # found before the first method is trained, not after
+        raise ValueError(
+            f"methods: {table['name']!r}: {_checks.nearest(str(table['name']), known)}"
+        )
+    return table
+
+
+def _check_unused(folder: Path, labels: Iterable[str]) -> None:
+    """Refuses a folder with a run of any of the methods, before one of them is trained."""
+    for label in labels:
+        if any((folder / label).glob("**/run.json")):
+            raise ValueError(
+                f"{folder / label} holds a run: expected --resume to go on with it, or another "
+                "--out"
+            )
+
+
+def _once() -> Callable[[str], None]:
+    """Returns a `say` for all methods: what holds for each of them is said once."""
+    said = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_once
 
 
 def _drawn(rows: list[ComparedRun], output: Path) -> str | None:

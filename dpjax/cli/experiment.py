@@ -1,14 +1,19 @@
 """The flags that say what is trained; `train` and `compare` have them."""
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from dpjax import _toml
+from dpjax.mechanism import Mechanism
+from dpjax.methods import Method
 from dpjax.train.config import Experiment
 from dpjax.train.defaults import DIGITS
+from dpjax.train.folder import RunFolder
 
-__all__ = ["add_experiment_flags", "read_experiment", "unused_folder"]
+__all__ = ["add_experiment_flags", "read_experiment", "stored_experiment", "unused_folder"]
 
 
 def add_experiment_flags(parser: argparse.ArgumentParser) -> None:
@@ -39,24 +44,73 @@ def add_experiment_flags(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--json", action="store_true", help="print JSON, at full precision")
 
 
-def read_experiment(args: argparse.Namespace, base: Experiment | None = None) -> Experiment:
+def read_experiment(
+    args: argparse.Namespace, base: Experiment | None = None, method: str | None = None
+) -> Experiment:
     """Returns the experiment that the flags describe.
 
     Args:
         args: the arguments.
         base: what --config is read in place of; None for the embedded digits.
+        method: the constructor whose arguments --set then gives; None leaves the method as it is.
     """
     if args.config is not None:
         experiment = Experiment.from_file(args.config)
     else:
         experiment = DIGITS if base is None else base
     changes: dict[str, Any] = dict(map(_toml.assignment, args.set))
+    experiment = _with_method(experiment, changes.pop("method.name", None) or method)
+    _check_arguments(experiment, changes)
     flags = {"privacy.epsilon": args.epsilon, "run.seed": args.seed, "run.seeds": args.seeds}
     changes |= {path: value for path, value in flags.items() if value is not None}
     if args.diagnostics:
         changes["run.diagnostics"] = True
     for path, value in changes.items():
         experiment = experiment.set(path, value)
+    return experiment
+
+
+def _with_method(experiment: Experiment, name: str | None) -> Experiment:
+    """Returns the experiment with a method by name; its arguments stay if it is the same one."""
+    table = experiment.method
+    if name is None or ("kind" not in table and table.get("name") == name):
+        return experiment
+    return replace(experiment, method={"name": name})
+
+
+def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None:
+    """Refuses a constructor's argument for a method that is stored whole, as runs store it."""
+    table = experiment.method
+    if "kind" not in table:
+        return
+    known = {field.name for field in fields(Mechanism if table["kind"] == "Mechanism" else Method)}
+    for path in changes:
+        section, _, key = path.partition(".")
+        if section == "method" and key.partition(".")[0] not in known:
+            raise ValueError(
+                f"--set {path}: the run stores its method whole; expected --method NAME with all "
+                "arguments, or none of them to leave it as it is"
+            )
+
+
+def stored_experiment(folder: Path, varied: bool = False) -> Experiment | None:
+    """Returns the experiment of what a folder holds, to go on with; None where nothing was begun.
+
+    Args:
+        folder: of a run, or of several runs that were begun together.
+        varied: whether the flags say how these differ.
+    """
+    if RunFolder(folder).exists:
+        return RunFolder(folder).read_config()
+    inside = sorted(file.parent for file in folder.glob("*/run.json"))
+    if not inside:
+        return None
+    first = RunFolder(inside[0])
+    experiment, together = first.read_config(), first.identity().members
+    if together == 1:
+        raise ValueError(f"{folder} holds several runs: expected one of them, as {first.path}")
+    if together > experiment.run.seeds and not varied:
+        raise ValueError(f"{folder} holds runs that differ: expected --vary as it was")
     return experiment
 
 

@@ -1,8 +1,10 @@
 """``dpjax train``: one experiment, or several members of it, at a budget."""
 
 import argparse
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,18 @@ from dpjax import _toml, data
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import report, run_plots, tables
 from dpjax.cli.command import Command
-from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_folder
+from dpjax.cli.experiment import (
+    add_experiment_flags,
+    read_experiment,
+    stored_experiment,
+    unused_folder,
+)
 from dpjax.cli.run_data import read_run, read_runs
 from dpjax.cli.run_privacy import spent_by
-from dpjax.train import Experiment, Result, RunFolder, train
+from dpjax.train import Experiment, Result, train
 from dpjax.train.progress import progress_for
 
-__all__ = ["COMMAND", "say", "trained", "warn_of_seed"]
+__all__ = ["COMMAND", "resumable", "say", "trained"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +47,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     experiment, vary = _asked(args)
     folder = Path(args.out) if args.out else unused_folder(_name(experiment))
-    warn_of_seed(experiment)
-    results = trained(
-        experiment, folder, args, vary=vary, resume=args.resume or args.rekey, rekey=args.rekey
-    )
+    resume = args.resume or args.rekey
+    with resumable(folder):
+        results = trained(experiment, folder, args, vary=vary, resume=resume, rekey=args.rekey)
     pictures = _plotted(results, folder)
     report.show(args.json, _text(results, folder, pictures), _data(results, folder, pictures))
     return 0
@@ -53,25 +59,38 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
     """Returns the experiment and what varies: of the flags, or of the run that goes on."""
     if args.out is None and (args.resume or args.rekey):
         raise ValueError("--resume: expected --out DIR, the run to go on with")
-    vary = dict(map(_toml.assignment, args.vary))
-    for path, values in vary.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"--vary {path}={values}: expected a list, as [0.1, 0.3]")
-    base = _stored(Path(args.out)) if args.resume or args.rekey else None
-    experiment = read_experiment(args, base)
-    if args.method is not None:
-        experiment = experiment.set("method.name", args.method)
-    return experiment, vary
+    vary = dict(map(_varied, args.vary))
+    if not (args.resume or args.rekey):
+        return read_experiment(args, method=args.method), vary
+    base, method = stored_experiment(Path(args.out), bool(vary)), args.method
+    if base is not None and method is None and not args.rekey and _has_arguments(args, vary):
+        method = base.method.get("name")  # the command as it was: it must come to the same method
+    return read_experiment(args, base, method), vary
 
 
-def _stored(folder: Path) -> Experiment | None:
-    """Returns the experiment of a run that goes on; None where none was begun."""
-    run = RunFolder(folder)
-    return run.read_config() if run.exists else None
+def _varied(text: str) -> tuple[str, list[Any]]:
+    path, equals, _ = text.partition("=")
+    values = _toml.assignment(text)[1] if path and equals else None
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"--vary {text}: expected PATH=[V, ...], as method.threshold=[0.1, 0.3]")
+    return path.strip(), values
+
+
+def _has_arguments(args: argparse.Namespace, vary: Mapping[str, Any]) -> bool:
+    return any(text.strip().startswith("method.") for text in (*args.set, *vary))
+
+
+def say(text: str) -> None:
+    """Tells the user something beside the results."""
+    print(f"dpjax: {text}", file=sys.stderr)
 
 
 def trained(
-    experiment: Experiment, folder: Path, args: argparse.Namespace, **options: Any
+    experiment: Experiment,
+    folder: Path,
+    args: argparse.Namespace,
+    say: Callable[[str], None] = say,
+    **options: Any,
 ) -> list[Result]:
     """Trains with the data, the progress and the messages of the command line."""
     dataset = data.load(experiment.data.name, args.data_dir)
@@ -85,18 +104,16 @@ def trained(
     )
 
 
-def say(text: str) -> None:
-    """Tells the user something beside the results."""
-    print(f"dpjax: {text}", file=sys.stderr)
-
-
-def warn_of_seed(experiment: Experiment) -> None:
-    """Says what a fixed seed means."""
-    if experiment.run.seed is not None:
-        say(
-            f"seed {experiment.run.seed}: the noise is reproducible, so whoever knows the seed can "
-            "take it away; do not publish this run"
-        )
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Says how to go on if the user stops what is done inside."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = shlex.quote(str(folder))
+        raise KeyboardInterrupt(
+            f"the same command with --resume --out {where} goes on from the last checkpoint"
+        ) from None
 
 
 def _name(experiment: Experiment) -> str:
