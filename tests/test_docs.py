@@ -33,7 +33,8 @@ def test_readme_budget_runs():
 
 
 @pytest.mark.parametrize(
-    "page", ["accounting.md", "write-your-own-rule.md", "momentum-and-parts.md"]
+    "page",
+    ["accounting.md", "write-your-own-rule.md", "momentum-and-parts.md", "data.md", "training.md"],
 )
 def test_pages_run(page):
     namespace: dict = {}

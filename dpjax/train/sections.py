@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpjax import _checks
-from dpjax.accounting.relation import ACCOUNTANTS
 
 __all__ = [
     "DataConfig",
@@ -158,7 +157,7 @@ class PrivacyConfig:
         epsilon: with a method that has no noise_multiplier, the noise is calibrated to it; with
             one that has, training stops before more is spent. None sets no limit.
         delta: a number, or "1/N".
-        accountant: who counts.
+        accountant: who counts: "pld" or "rdp", since a budget is a guarantee.
         unit: what one example stands for.
     """
 
@@ -173,7 +172,7 @@ class PrivacyConfig:
             _checks.positive("privacy.epsilon", self.epsilon)
         if self.delta != "1/N":
             _checks.fraction("privacy.delta", self.delta)
-        _choice("privacy.accountant", self.accountant, ACCOUNTANTS)
+        _choice("privacy.accountant", self.accountant, ("pld", "rdp"))
         _text("privacy.unit", self.unit)
 
 

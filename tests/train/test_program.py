@@ -21,6 +21,10 @@ KEY = jax.random.key(3)
 DATA = jax.device_put(examples_of(images().train))
 
 
+def start(own, key=KEY):
+    return jax.jit(own.init)(key)  # op by op it would compile dozens of small programs
+
+
 def same_bytes(a, b):
     a, b = (jax.tree.map(_bits, tree) for tree in (a, b))
     assert jax.tree.structure(a) == jax.tree.structure(b)
@@ -45,8 +49,8 @@ def softmax_gradients(params, x, y):
 def test_a_step_is_clipping_noise_and_descent_by_hand():
     """Two runs that differ in noise alone give the noise; the rest is NumPy in float64."""
     with_noise, without = program(), program(method__noise_multiplier=0.0)
-    state = with_noise.init(KEY)
-    bare = without.init(KEY)
+    state = start(with_noise, KEY)
+    bare = start(without, KEY)
     before = {k: np.asarray(v, np.float64) for k, v in flat(state.params).items()}
     noisy, _ = jax.jit(with_noise.step)(state, DATA)
     clean, released = jax.jit(without.step)(bare, DATA)
@@ -83,10 +87,10 @@ def test_steps_in_one_scan_are_the_same_steps_bit_for_bit_and_compile_once():
         return own.advance(state, data, steps, 6)
 
     compiled = jax.jit(advance)
-    whole, released = compiled(own.init(KEY), DATA, 6)
+    whole, released = compiled(start(own, KEY), DATA, 6)
     assert np.isfinite(released.threshold).all()
     for cut in ([1, 5], [2, 0, 3, 1], [1] * 6):
-        state = own.init(KEY)
+        state = start(own, KEY)
         for steps in cut:
             state, some = compiled(state, DATA, steps)
             assert np.isfinite(some.threshold[:steps]).all()
@@ -98,12 +102,12 @@ def test_steps_in_one_scan_are_the_same_steps_bit_for_bit_and_compile_once():
 
 def test_one_seed_gives_the_same_run_and_another_seed_other_batches_and_noise():
     own = program()
-    runs = [jax.jit(own.step)(own.init(jax.random.key(seed)), DATA)[0] for seed in (1, 1, 2)]
+    runs = [jax.jit(own.step)(start(own, jax.random.key(seed)), DATA)[0] for seed in (1, 1, 2)]
     assert same_bytes(runs[0], runs[1])
     assert not same_bytes(runs[0].params, runs[2].params)
-    draws = [own.draw(own.init(jax.random.key(seed))) for seed in (1, 2)]
+    draws = [own.draw(start(own, jax.random.key(seed))) for seed in (1, 2)]
     assert set(np.asarray(draws[0].indices)) != set(np.asarray(draws[1].indices))
-    keys = [own.init(jax.random.key(seed)).opt_state[0].key for seed in (1, 2)]
+    keys = [start(own, jax.random.key(seed)).opt_state[0].key for seed in (1, 2)]
     assert keys[0] != keys[1]
 
 
@@ -126,7 +130,7 @@ def test_every_method_trains(name):
         method = dpjax.methods.psasc_momentum_full_batch(1.0, dataset_size=N)
     plan = dataclasses.replace(own.plan, method=method, sampling=sampling)
     own = Program(plan, own.task)
-    state, released = jax.jit(own.advance, static_argnums=3)(own.init(KEY), DATA, 3, 3)
+    state, released = jax.jit(own.advance, static_argnums=3)(start(own, KEY), DATA, 3, 3)
     assert int(state.step) == 3
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
     assert np.isnan(released.sigma).all() == (name == "auto_dp_sgd")
@@ -134,7 +138,7 @@ def test_every_method_trains(name):
 
 def test_the_average_of_the_parameters():
     own = program(train__ema=0.9)
-    state = own.init(KEY)
+    state = start(own, KEY)
     expected = np.asarray(flat(state.params)["dense/kernel"], np.float64)
     step = jax.jit(own.step)
     for t in range(6):
@@ -151,7 +155,7 @@ def test_the_average_of_the_parameters():
 def test_frozen_parameters_are_neither_trained_nor_clipped_nor_noised():
     everything = program(model__name="mlp", model__hidden=4)
     last = program(model__name="mlp", model__hidden=4, model__trainable=["dense/1"])
-    state, whole = last.init(KEY), everything.init(KEY)
+    state, whole = start(last, KEY), start(everything, KEY)
     names = set(flat(whole.params))
     assert set(flat(state.params)) == {n for n in names if n.startswith("dense/1/")}
     assert set(flat(state.frozen)) == {n for n in names if n.startswith("dense/0/")}
@@ -187,7 +191,7 @@ COPIES = {"train__augment": ["shift", "flip"], "train__multiplicity": 4}
 class TestAugmentation:
     def test_the_gradient_is_the_mean_over_the_copies(self):
         own, plain = program(**COPIES), program()
-        state = own.init(KEY)
+        state = start(own, KEY)
         key = jax.random.fold_in(dpjax.noise.stream(state.key, "augment"), 0)
         example = jax.tree.map(lambda leaf: leaf[7], DATA)
         loss = own.task.loss(state.frozen, key)
@@ -210,7 +214,7 @@ class TestAugmentation:
 
     def test_one_example_still_counts_once(self):
         own = program(method__noise_multiplier=0.0, optimizer__learning_rate=1.0, **COPIES)
-        state = own.init(KEY)
+        state = start(own, KEY)
         one = Drawn(jnp.array([7]), jnp.int32(1))
         grads = own.gradients_of(state)(state.params, DATA, **one.rows)
         after, _ = own.finish(state, grads)
@@ -219,7 +223,7 @@ class TestAugmentation:
 
     def test_copies_depend_on_the_example_and_the_step_and_not_on_its_place(self):
         own = program(**COPIES)
-        state = own.init(KEY)
+        state = start(own, KEY)
         norms = []
         for indices in ([7, 20], [20, 7]):
             drawn = Drawn(jnp.array(indices), jnp.int32(2))
@@ -248,7 +252,7 @@ class TestAugmentation:
 
 def test_evaluation_counts_right_answers():
     own, data = program(), images()
-    state, test = own.init(KEY), examples_of(data.test)
+    state, test = start(own, KEY), examples_of(data.test)
     scores = own.evaluate(state, test)
     params = {k: np.asarray(v, np.float64) for k, v in flat(state.params).items()}
     x = (data.test.x.reshape(len(data.test.y), -1) / 16 - 0.25) / 0.5
