@@ -10,7 +10,9 @@ from dpjax.models.convnet import AdaptiveAvgPool, Conv, ConvNet, Layer, MaxPool
 __all__ = ["alexnet", "alexnet_small"]
 
 
-def alexnet(shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, hidden: int = 4096) -> ConvNet:
+def alexnet(
+    shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, hidden: int = 4096, start: str = "lecun"
+) -> ConvNet:
     """AlexNet in torchvision's one-column form: 61,100,840 parameters for 1000 classes.
 
     Lin et al. use it on Imagenette and give no more than the name. Images from 63x63 on; the last
@@ -22,6 +24,7 @@ def alexnet(shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, hidden: int =
         classes: how many logits.
         rngs: where the initial parameters come from.
         hidden: the width of the two dense layers before the last.
+        start: how the parameters start, "lecun" or "pytorch".
 
     Reference: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
     """
@@ -30,10 +33,12 @@ def alexnet(shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, hidden: int =
     layers: list[Layer] = [Conv(64, 11, 4, 2), third, Conv(192, 5, 1, 2), third]
     layers += [Conv(384, 3, 1, 1), Conv(256, 3, 1, 1), Conv(256, 3, 1, 1), third]
     layers += [AdaptiveAvgPool(6)]
-    return ConvNet(shape, classes, layers=layers, hidden=[hidden, hidden], rngs=rngs)
+    return ConvNet(shape, classes, layers=layers, hidden=[hidden, hidden], start=start, rngs=rngs)
 
 
-def alexnet_small(shape: Sequence[int], classes: int, *, rngs: nnx.Rngs) -> ConvNet:
+def alexnet_small(
+    shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, start: str = "lecun"
+) -> ConvNet:
     """AlexNet for images from 29x29 on, as it is usually cut down to CIFAR's 32x32.
 
     The same five convolutions, the first with padding 5, max 2x2 stride 2 in place of 3x3, and one
@@ -43,8 +48,9 @@ def alexnet_small(shape: Sequence[int], classes: int, *, rngs: nnx.Rngs) -> Conv
         shape: (height, width, channels) of one example.
         classes: how many logits.
         rngs: where the initial parameters come from.
+        start: how the parameters start, "lecun" or "pytorch".
     """
     half = MaxPool(2, 2)
     layers: list[Layer] = [Conv(64, 11, 4, 5), half, Conv(192, 5, 1, 2), half]
     layers += [Conv(384, 3, 1, 1), Conv(256, 3, 1, 1), Conv(256, 3, 1, 1), half]
-    return ConvNet(shape, classes, layers=layers, rngs=rngs)
+    return ConvNet(shape, classes, layers=layers, start=start, rngs=rngs)

@@ -86,6 +86,7 @@ class ConvNet(nnx.Module):
         layers: `Conv`, `MaxPool`, `AvgPool`, `AdaptiveAvgPool`, in order.
         hidden: the widths of the dense layers before the last.
         activation: as `dpjax.models.activation` takes it.
+        start: how the parameters start, "lecun" or "pytorch".
         rngs: where the initial parameters come from.
     """
 
@@ -97,6 +98,7 @@ class ConvNet(nnx.Module):
         layers: Sequence[Layer],
         hidden: Sequence[int] = (),
         activation: str | Mapping[str, Any] = "relu",
+        start: str = "lecun",
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers, each for the size that the one before leaves."""
@@ -107,11 +109,11 @@ class ConvNet(nnx.Module):
         for layer in self.layers:
             height, width = layer.size(height), layer.size(width)
             if isinstance(layer, Conv):
-                convs.append(_conv(channels, layer, rngs))
+                convs.append(_conv(channels, layer, start, rngs))
                 channels = layer.outputs
         self.convs = nnx.List(convs)
         widths = [height * width * channels, *hidden, classes]
-        self.dense = nnx.List([dense(a, b, rngs=rngs) for a, b in pairwise(widths)])
+        self.dense = nnx.List([dense(a, b, start=start, rngs=rngs) for a, b in pairwise(widths)])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the logits of one example."""
@@ -124,12 +126,13 @@ class ConvNet(nnx.Module):
         return self.dense[-1](x)
 
 
-def _conv(channels: int, layer: Conv, rngs: nnx.Rngs) -> nnx.Conv:
+def _conv(channels: int, layer: Conv, start: str, rngs: nnx.Rngs) -> nnx.Conv:
     return conv(
         channels,
         layer.outputs,
         layer.window,
         stride=layer.stride,
         padding=layer.padding,
+        start=start,
         rngs=rngs,
     )

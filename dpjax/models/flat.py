@@ -44,6 +44,7 @@ class mlp(nnx.Module):
         rngs: where the initial parameters come from.
         hidden: the hidden layer's width.
         activation: as `dpjax.models.activation` takes it.
+        start: how the parameters start, "lecun" or "pytorch".
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class mlp(nnx.Module):
         rngs: nnx.Rngs,
         hidden: int = 64,
         activation: str | Mapping[str, Any] = "relu",
+        start: str = "lecun",
     ) -> None:
         """Makes the layers."""
         hidden = _checks.integer("hidden", hidden, at_least=1)
         self.activation = activation_of(activation)
-        self.dense = nnx.List(
-            [dense(feature_count(shape), hidden, rngs=rngs), dense(hidden, classes, rngs=rngs)]
-        )
+        widths = [(feature_count(shape), hidden), (hidden, classes)]
+        self.dense = nnx.List([dense(a, b, start=start, rngs=rngs) for a, b in widths])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the logits of one example."""

@@ -1,8 +1,4 @@
-"""Convolutions, dense layers and group normalisation of one example, set up as in PyTorch.
-
-The papers' networks were made with PyTorch's defaults: kernels and biases are uniform in
-``+- 1 / sqrt(fan_in)``, unless a network's own code says otherwise.
-"""
+"""Convolutions, dense layers and group normalisation of one example, and how they start."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["GroupNorm", "conv", "dense", "scale_norm_of", "uniform"]
+from dpjax import _checks
+
+__all__ = ["STARTS", "GroupNorm", "conv", "dense", "scale_norm_of", "uniform"]
 
 Initialiser = Callable[..., jax.Array]
 
@@ -27,6 +25,27 @@ def uniform(fan_in: int) -> Initialiser:
     return init
 
 
+def _pytorch(fan_in: int) -> tuple[Initialiser, Initialiser]:
+    return uniform(fan_in), uniform(fan_in)
+
+
+def _lecun(fan_in: int) -> tuple[Initialiser, Initialiser]:
+    del fan_in  # read off the kernel's shape
+    return jax.nn.initializers.lecun_normal(), jax.nn.initializers.zeros
+
+
+# How a layer starts: the initialisers of its kernel and of its bias, from fan_in. "pytorch" is
+# uniform in +- 1 / sqrt(fan_in) for both; "lecun", Flax's default, is a normal kernel of variance
+# 1 / fan_in, three times as large, and no bias.
+STARTS = {"lecun": _lecun, "pytorch": _pytorch}
+
+
+def _start(name: str, fan_in: int) -> tuple[Initialiser, Initialiser]:
+    if name not in STARTS:
+        raise ValueError(f"start = {name!r}: {_checks.nearest(str(name), STARTS)}")
+    return STARTS[name](fan_in)
+
+
 def conv(
     inputs: int,
     outputs: int,
@@ -36,10 +55,11 @@ def conv(
     padding: int = 0,
     bias: bool = True,
     kernel_init: Initialiser | None = None,
+    start: str = "pytorch",
     rngs: nnx.Rngs,
 ) -> nnx.Conv:
     """Makes a ``window x window`` convolution over (height, width, channels)."""
-    default = uniform(inputs * window**2)
+    kernel_start, bias_start = _start(start, inputs * window**2)
     return nnx.Conv(
         inputs,
         outputs,
@@ -47,16 +67,16 @@ def conv(
         strides=stride,
         padding=padding,
         use_bias=bias,
-        kernel_init=kernel_init or default,
-        bias_init=default,
+        kernel_init=kernel_init or kernel_start,
+        bias_init=bias_start,
         rngs=rngs,
     )
 
 
-def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:
+def dense(inputs: int, outputs: int, *, start: str = "pytorch", rngs: nnx.Rngs) -> nnx.Linear:
     """Makes a dense layer."""
-    default = uniform(inputs)
-    return nnx.Linear(inputs, outputs, kernel_init=default, bias_init=default, rngs=rngs)
+    kernel_start, bias_start = _start(start, inputs)
+    return nnx.Linear(inputs, outputs, kernel_init=kernel_start, bias_init=bias_start, rngs=rngs)
 
 
 class GroupNorm(nnx.Module):

@@ -143,6 +143,17 @@ def test_parameters_start_as_in_pytorch():
         assert np.var(leaf) == pytest.approx(1 / 1200, rel=0.2)
 
 
+def test_plain_networks_start_as_in_flax_or_pytorch():
+    """Flax: normal of variance 1 / fan_in, cut off at two deviations, and no bias."""
+    lecun = build("mlp", (400,), 3, hidden=300).init(jax.random.key(0))["dense"]["0"]
+    assert np.var(lecun["kernel"]) == pytest.approx(1 / 400, rel=0.02)
+    assert np.abs(lecun["kernel"]).max() > 2 / 20
+    assert not np.any(lecun["bias"])
+    torch = build("mlp", (400,), 3, hidden=300, start="pytorch").init(jax.random.key(0))
+    assert np.var(torch["dense"]["0"]["kernel"]) == pytest.approx(1 / 1200, rel=0.02)
+    assert np.all(torch["dense"]["0"]["bias"] != 0)
+
+
 def test_residual_networks_start_as_in_torchvision():
     block = BasicBlock(64, 64, 1, groups=2, scale_norm=False, rngs=nnx.Rngs(0))
     kernel = np.asarray(block.conv2.kernel[...])
@@ -183,6 +194,7 @@ IMAGE = (28, 28, 1)
         (("mlp", IMAGE, 10), {"rngs": 3}, "mlp has no option 'rngs'"),
         (("mlp", IMAGE, 10), {"hidden": 0}, "hidden = 0: expected"),
         (("mlp", IMAGE, 0), {}, "classes = 0: expected"),
+        (("mlp", IMAGE, 10), {"start": "torch"}, "start = 'torch': did you mean 'pytorch'"),
         (("mlp", (0,), 10), {}, r"shape\[0\] = 0: expected"),
         (("small_cnn", (28, 28), 10), {}, r"shape = \(28, 28\): expected an image"),
         (("small_cnn", (8, 8, 1), 10), {}, "shape: a side of 3 is too small for a window of 4"),
