@@ -13,7 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dpjax import noise
 from dpjax.privatize import Released
-from dpjax.train.host_feed import HostFeed
+from dpjax.stored_momentum import stored_momentum
+from dpjax.train.host_feed import HostFeed, Part
 from dpjax.train.program import Program, TrainState
 from dpjax.train.task import Examples, Scores
 
@@ -67,7 +68,7 @@ class DeviceRunner:
 
     def __init__(self, program: Program, train: Examples, test: Examples, most: int) -> None:
         """Puts the data on the device."""
-        self._data = jax.device_put(train)
+        self._data = self._placed(train)
         self._test = jax.device_put(test)
         self.most = most
         self._compiled = jax.jit(self._lifted(partial(_advance, program, most)))
@@ -87,6 +88,9 @@ class DeviceRunner:
         lowered = self._compiled.lower(state, self._data, jnp.int32(1))
         analysis: Any = lowered.compile().memory_analysis()  # compiled once: jit takes it from here
         return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+    def _placed(self, train: Examples) -> Examples:
+        return jax.device_put(train)
 
     def _lifted(self, advance: Callable[..., Any]) -> Callable[..., Any]:
         return advance
@@ -139,12 +143,11 @@ class MeshRunner(DeviceRunner):
         devices: Sequence[jax.Device],
     ) -> None:
         """Splits the rows over the devices."""
+        _refuse_stored_momentum(f"run.devices = {len(devices)}", program)
         self._mesh = Mesh(np.asarray(devices), ("data",), axis_types=(AxisType.Auto,))
-        rows = -(-program.plan.dataset_size // len(devices))
-        own = replace(program, axis="data", rows_per_device=rows)
-        padded = jax.tree.map(lambda leaf: _padded(leaf, rows * len(devices)), train)
+        self._rows = -(-program.plan.dataset_size // len(devices))
+        own = replace(program, axis="data", rows_per_device=self._rows)
         super().__init__(own, train, test, most)
-        self._data = jax.device_put(padded, NamedSharding(self._mesh, PartitionSpec("data")))
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
         """Takes steps, at most `most`."""
@@ -154,6 +157,10 @@ class MeshRunner(DeviceRunner):
     def evaluate(self, state: TrainState) -> Scores:
         """Returns the scores, computed by one of the devices."""
         return super().evaluate(jax.device_put(state, jax.devices()[0]))
+
+    def _placed(self, train: Examples) -> Examples:
+        padded = jax.tree.map(lambda leaf: _padded(leaf, self._rows * self._mesh.size), train)
+        return jax.device_put(padded, NamedSharding(self._mesh, PartitionSpec("data")))
 
     def _lifted(self, advance: Callable[..., Any]) -> Callable[..., Any]:
         everywhere = PartitionSpec()
@@ -178,11 +185,13 @@ class HostRunner:
 
     def __init__(self, program: Program, train: Examples, test: Examples) -> None:
         """Compiles nothing yet."""
+        _refuse_stored_momentum("run.data = 'host'", program)
         self._program = program
         self._data = train
         self._test = jax.device_put(test)
         self.most = 2**31
-        self._part = jax.jit(program.clipped_sum)
+        self._add = jax.jit(partial(_add, program))
+        self._zero: Any = None
         self._finish = jax.jit(program.finish)
         self._evaluate = jax.jit(program.evaluate)
 
@@ -191,15 +200,16 @@ class HostRunner:
         plan, start = self._program.plan, int(state.step)
         key = noise.stream(state.key, "sampling")
         chunk = plan.experiment.train.chunk
+        if self._zero is None:
+            self._zero = self._empty_sum(state, chunk)
         taken = []
         with HostFeed(
             self._data, plan.sampling, key, chunk, start=start, stop=start + steps
         ) as feed:
             for _, parts in feed:
-                total = None
+                total = self._zero
                 for part in parts:
-                    summed = self._part(state, part.rows, part.mask)
-                    total = summed if total is None else total + summed
+                    total = self._add(total, state, part)
                 state, released = self._finish(state, total)
                 taken.append(released)
         return state, jax.tree.map(lambda *leaves: np.stack(leaves), *taken)
@@ -207,6 +217,29 @@ class HostRunner:
     def evaluate(self, state: TrainState) -> Scores:
         """Returns the scores on the held-out examples."""
         return self._evaluate(state, self._test)
+
+    def _empty_sum(self, state: TrainState, chunk: int) -> Any:
+        """Returns the clipped sum over no parts."""
+        rows, mask = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((chunk, *leaf.shape[1:]), leaf.dtype),
+            (self._data, np.ones(1, np.float32)),
+        )
+        total = jax.eval_shape(self._program.clipped_sum, state, rows, mask)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), total)
+
+
+def _add(program: Program, total: Any, state: TrainState, part: Part) -> Any:
+    return total + program.clipped_sum(state, part.rows, part.mask)
+
+
+def _refuse_stored_momentum(field: str, program: Program) -> None:
+    """Refuses a method that keeps something for each row of its one batch."""
+    method = program.plan.method
+    if isinstance(method.momentum, stored_momentum):
+        raise ValueError(
+            f"{field} with method {method.name}: expected one device that holds the data, since "
+            "the method takes its full batch at once"
+        )
 
 
 def _advance(

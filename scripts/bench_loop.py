@@ -1,0 +1,154 @@
+"""What the loop costs beside the bare jitted step, per padded row: python scripts/bench_loop.py.
+
+A batch is worked on in chunks, the last of them padded: a step costs what its padded rows cost.
+The bare step is given whole chunks of rows that lie ready, and is called from Python: no sampling,
+no gather, no scan. It is timed at two numbers of chunks, between which the time for the padded rows
+that the loop really had is interpolated. All variants take turns, and are compared turn by turn.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import data
+from dpjax.data import Dataset, Pixels, Split
+from dpjax.train import Experiment, Program, TrainState, build_program
+from dpjax.train.runners import DeviceRunner, HostRunner
+from dpjax.train.task import Examples, examples_of
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, its data and the rows of a chunk."""
+
+    label: str
+    model: str
+    dataset: Dataset
+    chunk: int
+    steps: int  # in a turn
+
+    def program(self) -> Program:
+        """Returns the program: DP-SGD with Adam."""
+        plain = {
+            "data": {"name": self.dataset.name},
+            "model": {"name": self.model},
+            "method": {"name": "dp_sgd", "threshold": 1.0, "noise_multiplier": 1.0},
+            "train": {"batch_size": BATCH, "steps": 10**6, "chunk": self.chunk},
+            "privacy": {"accountant": "rdp"},
+        }
+        return build_program(Experiment.from_plain(plain), self.dataset)
+
+
+def mnist_like(rows: int = 60_000) -> Dataset:
+    """Random bytes in MNIST's shapes."""
+    rng = np.random.default_rng(0)
+
+    def split(n: int) -> Split:
+        x = rng.integers(0, 256, (n, 28, 28, 1)).astype(np.uint8)
+        return Split(x, rng.integers(0, 10, n).astype(np.int32))
+
+    return Dataset("mnist", split(rows), split(10), 10, Pixels(255.0, (0.1307,), (0.3081,)))
+
+
+class Bench:
+    """The variants of one case, compiled; each call takes the same number of steps."""
+
+    def __init__(self, case: Case) -> None:
+        """Compiles them all."""
+        self.case, self.program = case, case.program()
+        train, test = examples_of(case.dataset.train), examples_of(case.dataset.test)
+        self.state = jax.jit(self.program.init)(jax.random.key(0))
+        self.data = jax.device_put(train)
+        self.step = jax.jit(self.program.step)
+        self.bare = jax.jit(self._bare)
+        self.device = DeviceRunner(self.program, train, test, case.steps)
+        self.host = HostRunner(self.program, train, test)
+        self.padded = self._padded_rows()
+        low = int(self.padded // case.chunk)
+        self.around = [jax.device_put(_leading(train, n * case.chunk)) for n in (low, low + 1)]
+
+    def _bare(self, state: TrainState, batch: Examples) -> tuple[TrainState, Any]:
+        return self.program.finish(state, self.program.gradients_of(state)(state.params, batch))
+
+    def _padded_rows(self) -> float:
+        """Returns the mean number of padded rows of the steps that the loops take."""
+        chunk, sampling = self.case.chunk, self.program.plan.sampling
+        rows = [
+            -(-len(sampling.draw_on_host(key, self.program.plan.dataset_size)) // chunk) * chunk
+            for t in range(self.case.steps)
+            for key in [self.program.sampling_key(self.state._replace(step=np.int32(t)))]
+        ]
+        return statistics.mean(rows)
+
+    def turn(self) -> dict[str, float]:
+        """Returns the seconds per padded row of each variant."""
+        steps = self.case.steps
+        low, high = (
+            self._seconds(lambda batch=batch: self._looped(self.bare, batch))
+            for batch in self.around
+        )
+        part = self.padded / self.case.chunk % 1
+        times = {
+            "bare step": low + (high - low) * part,
+            "step: draw, gather, chunks": self._seconds(lambda: self._looped(self.step, self.data)),
+            "scan of steps (device)": self._seconds(
+                lambda: self.device.advance(self.state, steps)[0]
+            ),
+            "fed by the host": self._seconds(lambda: self.host.advance(self.state, steps)[0]),
+        }
+        return {name: seconds / steps / self.padded for name, seconds in times.items()}
+
+    def _looped(self, step: Callable[..., Any], batch: Examples) -> TrainState:
+        state = self.state
+        for _ in range(self.case.steps):
+            state, _ = step(state, batch)
+        return state
+
+    def _seconds(self, run: Callable[[], TrainState]) -> float:
+        begun = time.perf_counter()
+        jax.block_until_ready(run())
+        return time.perf_counter() - begun
+
+
+def _leading(examples: Examples, rows: int) -> Examples:
+    return jax.tree.map(lambda leaf: leaf[:rows], examples)
+
+
+def cases() -> list[Case]:
+    """Returns what is timed."""
+    mnist, digits = mnist_like(), data.load("digits")
+    return [
+        Case("small CNN, N = 60,000", "small_cnn", mnist, 64, 12),
+        Case("small CNN, N = 60,000", "small_cnn", mnist, 32, 12),
+        Case("MLP, digits", "mlp", digits, 64, 200),
+    ]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description="Times the training loop per padded row.")
+    parser.add_argument("--turns", type=int, default=11, help="how often each variant has its turn")
+    turns = parser.parse_args().turns
+    print("| case | chunk | padded rows | variant | us / padded row | beside the bare step |")
+    print("|---|---|---|---|---|---|")
+    for case in cases():
+        bench = Bench(case)
+        bench.turn()  # compiles
+        found = [bench.turn() for _ in range(turns)]
+        for name in found[0]:
+            median = statistics.median(turn[name] for turn in found)
+            ratio = statistics.median(turn[name] / turn["bare step"] for turn in found)
+            cells = f"{case.label} | {case.chunk} | {bench.padded:.0f} | {name}"
+            print(f"| {cells} | {1e6 * median:.2f} | {ratio - 1:+.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
