@@ -47,14 +47,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     rdp         1.215    -         add_or_remove_one  yes
     0
     """
-    parser = Parser(prog="dpjax", description="Differentially private training, and what it costs.")
+    parser = Parser(
+        prog="dpjax",
+        description="Differentially private training, and what it costs.",
+        epilog="`dpjax COMMAND --help` says more of each.",
+    )
     add_commands(parser, COMMANDS)
     try:
         args = parser.parse_args(argv)
         return args.run(args)
     except _REFUSALS as error:
-        print(f"dpjax: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"dpjax: stopped{''.join(f'; {how}' for how in stop.args)}", file=sys.stderr)
         return 130
+
+
+def _sentence(error: BaseException) -> str:
+    """Returns what an error says, on one line; of a file, its name and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
 """What a command is, and how a table of commands becomes an argument parser."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,11 +16,13 @@ class Command:
         summary: one line for the help.
         add_flags: adds the command's flags to its parser.
         run: does the work and returns the exit code; what it raises becomes one line on stderr.
+        examples: command lines for the end of its help.
     """
 
     summary: str
     add_flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    examples: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,20 @@ class Group:
     commands: Mapping[str, Command]
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves lines as they are, and each command on one of its own."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 14  # argparse forgets that the names of commands are indented
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises instead of printing its usage and leaving, so that errors look alike."""
 
     def __init__(self, **kwargs: Any) -> None:
         """Allows no abbreviated flags: a script that uses one would break with the next flag."""
-        super().__init__(**kwargs, allow_abbrev=False)
+        super().__init__(**kwargs, allow_abbrev=False, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
         """Raises the message."""
@@ -52,4 +62,6 @@ def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command
             add_commands(own, command.commands)
         else:
             command.add_flags(own)
+            if command.examples:
+                own.epilog = "\n  ".join(("examples:", *command.examples))
             own.set_defaults(run=command.run)

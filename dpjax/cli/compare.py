@@ -22,13 +22,16 @@ METHODS = ("dp_sgd", "auto_s", "psasc", "dc_sgd_p", "dc_sgd_e")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    add_experiment_flags(parser)
-    parser.add_argument(
+    what, run = add_experiment_flags(parser)
+    what.add_argument(
         "--methods",
         metavar="NAME,...",
-        help=f"constructors in dpjax.methods; {','.join(METHODS)} unless the file has [methods]",
+        help="constructors in dpjax.methods; without it, those in [methods] of the file, or "
+        f"{', '.join(METHODS)}",
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the runs in --out")
+    run.add_argument(
+        "--resume", action="store_true", help="go on with the runs in --out; the same flags again"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -129,4 +132,12 @@ def _drawn(rows: list[ComparedRun], output: Path) -> str | None:
     return str(output)
 
 
-COMMAND = Command("several methods at one budget: a table and a picture", _add_flags, _run)
+COMMAND = Command(
+    "train several methods at one budget: a table and a picture",
+    _add_flags,
+    _run,
+    (
+        "dpjax compare --epsilon 2",
+        "dpjax compare --methods dp_sgd,auto_s,dc_sgd_e --seeds 5 --out runs/three",
+    ),
+)

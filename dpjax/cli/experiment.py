@@ -16,8 +16,8 @@ from dpjax.train.folder import RunFolder
 __all__ = ["add_experiment_flags", "read_experiment", "stored_experiment", "unused_folder"]
 
 
-def add_experiment_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of an experiment and of its run."""
+def add_experiment_flags(parser: argparse.ArgumentParser) -> tuple[Any, Any]:
+    """Adds the flags of an experiment and of its run; returns the two groups, for more of them."""
     what = parser.add_argument_group("experiment")
     what.add_argument(
         "--config", metavar="FILE", help="a TOML file; without one, the embedded digits"
@@ -27,21 +27,35 @@ def add_experiment_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="a value of the experiment, as in train.batch_size=128; 'none' takes one away",
+        help="change a value, as in train.batch_size=128; 'none' takes it away; repeatable",
     )
-    what.add_argument("--epsilon", type=float, metavar="X", help="the budget: privacy.epsilon")
+    what.add_argument("--epsilon", type=float, metavar="X", help="the budget, privacy.epsilon")
     run = parser.add_argument_group("run")
-    run.add_argument("--out", metavar="DIR", help="where the run goes; a new folder in runs/")
-    run.add_argument("--data-dir", metavar="DIR", help="where data sets are; DPJAX_DATA by default")
     run.add_argument(
-        "--seed", type=int, metavar="S", help="fixed keys, for reproduction; such noise is known"
+        "--out", metavar="DIR", help="the folder to write; without it, a new one in runs/"
     )
-    run.add_argument("--seeds", type=int, metavar="K", help="so many runs, each with its own keys")
     run.add_argument(
-        "--diagnostics", action="store_true", help="also write non-private numbers, labelled so"
+        "--data-dir",
+        metavar="DIR",
+        help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
     )
-    run.add_argument("--quiet", action="store_true", help="no progress")
+    run.add_argument(
+        "--seed",
+        type=int,
+        metavar="S",
+        help="fix the noise, to reproduce a run, which then must not be published",
+    )
+    run.add_argument(
+        "--seeds", type=int, metavar="K", help="train K runs side by side, each with its own noise"
+    )
+    run.add_argument(
+        "--diagnostics",
+        action="store_true",
+        help="also write non-private numbers, such as gradient norms, labelled so",
+    )
+    run.add_argument("--quiet", action="store_true", help="show no progress")
     run.add_argument("--json", action="store_true", help="print JSON, at full precision")
+    return what, run
 
 
 def read_experiment(

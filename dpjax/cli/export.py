@@ -11,10 +11,14 @@ __all__ = ["COMMAND"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the folder of a run")
-    parser.add_argument("--output", required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("run", metavar="RUN", help="the folder of a run, as in runs/mnist")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where data sets are; DPJAX_DATA by default"
+        "--output", required=True, metavar="DIR", help="a new folder, or an empty one"
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
     )
 
 
@@ -26,4 +30,9 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command("the model of a run, its experiment and its privacy statement", _add_flags, _run)
+COMMAND = Command(
+    "write what may be published of a run: model, experiment, privacy statement",
+    _add_flags,
+    _run,
+    ("dpjax export runs/mnist --output mnist-model",),
+)

@@ -27,20 +27,24 @@ __all__ = ["COMMAND", "resumable", "say", "trained"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    add_experiment_flags(parser)
-    parser.add_argument("--method", metavar="NAME", help="a constructor in dpjax.methods")
-    parser.add_argument(
+    what, run = add_experiment_flags(parser)
+    what.add_argument(
+        "--method", metavar="NAME", help="a constructor in dpjax.methods; --set method.ARG=VALUE"
+    )
+    what.add_argument(
         "--vary",
         action="append",
         default=[],
         metavar="PATH=[V, ...]",
-        help="a run for each value of optimizer.learning_rate or method.threshold",
+        help="a run for each value of optimizer.learning_rate or method.threshold; repeatable",
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    parser.add_argument(
+    run.add_argument(
+        "--resume", action="store_true", help="go on with --out from its last checkpoint"
+    )
+    run.add_argument(
         "--rekey",
         action="store_true",
-        help="with --resume: go on with a changed experiment, with new keys, in the same ledger",
+        help="go on with --out as another experiment, with new keys, in the same ledger",
     )
 
 
@@ -184,4 +188,14 @@ def _data(results: Sequence[Result], folder: Path, pictures: Sequence[str]) -> d
     }
 
 
-COMMAND = Command("train an experiment at a budget", _add_flags, _run)
+COMMAND = Command(
+    "train a network with differential privacy",
+    _add_flags,
+    _run,
+    (
+        "dpjax train --method auto_s --epsilon 2",
+        "dpjax train --set optimizer.learning_rate=0.01 --seeds 5 --out runs/five",
+        "dpjax train --config configs/train/mnist_dp_sgd.toml --out runs/mnist",
+        "dpjax train --resume --out runs/mnist",
+    ),
+)

@@ -82,6 +82,8 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} holds a run: expected --resume to go on with it, or another --out"
             )
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file: expected a new folder")
         for name in _RESULTS:
             if (self.path / name).exists():
                 raise ValueError(f"{self.path} holds a {name} of another: expected a new folder")

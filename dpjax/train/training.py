@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import jax
+
 from dpjax import _checks
 from dpjax.data import Dataset
 from dpjax.train.config import Experiment
@@ -11,6 +13,7 @@ from dpjax.train.driver import Result, drive, stacked
 from dpjax.train.folder import RunFolder
 from dpjax.train.keys import root_key
 from dpjax.train.launch import Member, begin, changes, go_on, restored_steps, take_over
+from dpjax.train.parameters import read_weights
 from dpjax.train.program import VARIABLE, Program
 from dpjax.train.progress import Progress
 from dpjax.train.runners import DeviceRunner, Runner, device_memory
@@ -58,6 +61,8 @@ def train(
         raise ValueError(f"{folder} holds one run: expected another --out for {len(members)}")
     root = root_key(experiment.run.seed)
     resumed = [resume and each.exists for each in folders]
+    if not all(resumed):
+        _rehearse(members[0][0], dataset, experiment.run)
     step = restored_steps(folders) if len(members) > 1 and all(resumed) else None
     entered = [
         _resumed(program, place, dataset, step, rekey)
@@ -73,6 +78,15 @@ def train(
         for group, runner in _groups(entered, dataset, experiment.run, say)
         for result in _driven(group, runner, dataset, experiment.run, progress)
     ]
+
+
+def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
+    """Traces a step and takes none: what is wrong with it is found before there is a folder."""
+    file = program.plan.experiment.model.weights
+    state = jax.eval_shape(program.init, root_key(0), None if file is None else read_weights(file))
+    jax.eval_shape(program.step, state, examples_of(dataset.train))
+    if run.devices > 1:
+        build_runner(program, dataset, run)
 
 
 def _groups(
