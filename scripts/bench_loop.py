@@ -3,15 +3,17 @@
 A batch is worked on in chunks, the last of them padded: a step costs what its padded rows cost.
 The bare step is given whole chunks of rows that lie ready, and is called from Python: no sampling,
 no gather, no scan. It is timed at two numbers of chunks, between which the time for the padded rows
-that the loop really had is interpolated. All variants take turns, and are compared turn by turn.
+that the loop really had is interpolated. All variants take turns, and are compared turn by turn:
+a machine that others slow down for a while slows them all.
 """
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +25,14 @@ from dpjax.train.runners import DeviceRunner, HostRunner
 from dpjax.train.task import Examples, examples_of
 
 BATCH = 256
+BARE = "bare step"
+
+
+class Cost(NamedTuple):
+    """Seconds on the clock, and of all cores together: the latter suffer less from other work."""
+
+    wall: float
+    cpu: float
 
 
 @dataclass(frozen=True)
@@ -88,23 +98,23 @@ class Bench:
         ]
         return statistics.mean(rows)
 
-    def turn(self) -> dict[str, float]:
-        """Returns the seconds per padded row of each variant."""
+    def turn(self) -> dict[str, Cost]:
+        """Returns what a padded row costs in each variant; they run in a random order."""
         steps = self.case.steps
-        low, high = (
-            self._seconds(lambda batch=batch: self._looped(self.bare, batch))
-            for batch in self.around
-        )
-        part = self.padded / self.case.chunk % 1
-        times = {
-            "bare step": low + (high - low) * part,
-            "step: draw, gather, chunks": self._seconds(lambda: self._looped(self.step, self.data)),
-            "scan of steps (device)": self._seconds(
-                lambda: self.device.advance(self.state, steps)[0]
-            ),
-            "fed by the host": self._seconds(lambda: self.host.advance(self.state, steps)[0]),
+        runs: dict[str, Callable[[], TrainState]] = {
+            "low": lambda: self._looped(self.bare, self.around[0]),
+            "high": lambda: self._looped(self.bare, self.around[1]),
+            "step: draw, gather, chunks": lambda: self._looped(self.step, self.data),
+            "scan of steps (device)": lambda: self.device.advance(self.state, steps)[0],
+            "fed by the host": lambda: self.host.advance(self.state, steps)[0],
         }
-        return {name: seconds / steps / self.padded for name, seconds in times.items()}
+        found = {name: _cost(runs[name]) for name in random.sample(list(runs), len(runs))}
+        part = self.padded / self.case.chunk % 1
+        low, high = found.pop("low"), found.pop("high")
+        bare = Cost(*(a + (b - a) * part for a, b in zip(low, high, strict=True)))
+        costs = {BARE: bare} | {name: found[name] for name in runs if name in found}
+        rows = steps * self.padded
+        return {name: Cost(*(value / rows for value in cost)) for name, cost in costs.items()}
 
     def _looped(self, step: Callable[..., Any], batch: Examples) -> TrainState:
         state = self.state
@@ -112,10 +122,11 @@ class Bench:
             state, _ = step(state, batch)
         return state
 
-    def _seconds(self, run: Callable[[], TrainState]) -> float:
-        begun = time.perf_counter()
-        jax.block_until_ready(run())
-        return time.perf_counter() - begun
+
+def _cost(run: Callable[[], TrainState]) -> Cost:
+    wall, cpu = time.perf_counter(), time.process_time()
+    jax.block_until_ready(run())
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def _leading(examples: Examples, rows: int) -> Examples:
@@ -126,28 +137,32 @@ def cases() -> list[Case]:
     """Returns what is timed."""
     mnist, digits = mnist_like(), data.load("digits")
     return [
-        Case("small CNN, N = 60,000", "small_cnn", mnist, 64, 12),
-        Case("small CNN, N = 60,000", "small_cnn", mnist, 32, 12),
-        Case("MLP, digits", "mlp", digits, 64, 200),
+        Case("small CNN, N = 60,000", "small_cnn", mnist, 64, 8),
+        Case("small CNN, N = 60,000", "small_cnn", mnist, 32, 8),
+        Case("MLP, digits", "mlp", digits, 64, 150),
     ]
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description="Times the training loop per padded row.")
-    parser.add_argument("--turns", type=int, default=11, help="how often each variant has its turn")
+    parser.add_argument("--turns", type=int, default=21, help="how often each variant has its turn")
     turns = parser.parse_args().turns
-    print("| case | chunk | padded rows | variant | us / padded row | beside the bare step |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| case | chunk | padded rows | variant | us / row | beside bare | CPU us / row | beside |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for case in cases():
         bench = Bench(case)
         bench.turn()  # compiles
         found = [bench.turn() for _ in range(turns)]
         for name in found[0]:
-            median = statistics.median(turn[name] for turn in found)
-            ratio = statistics.median(turn[name] / turn["bare step"] for turn in found)
-            cells = f"{case.label} | {case.chunk} | {bench.padded:.0f} | {name}"
-            print(f"| {cells} | {1e6 * median:.2f} | {ratio - 1:+.1%} |", flush=True)
+            cells = [case.label, str(case.chunk), f"{bench.padded:.0f}", name]
+            for i in range(2):
+                cells.append(f"{1e6 * statistics.median(turn[name][i] for turn in found):.2f}")
+                ratio = statistics.median(turn[name][i] / turn[BARE][i] for turn in found)
+                cells.append(f"{ratio - 1:+.1%}")
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

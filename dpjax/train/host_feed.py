@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Iterator
+from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ class HostFeed:
         self._start = _checks.integer("start", start, at_least=0)
         self._stop = _checks.integer("stop", stop, at_least=self._start)
         self._slots = threading.Semaphore(_checks.integer("depth", depth, at_least=1))
-        jax.eval_shape(lambda key: sampling.draw(key, self._rows), key)  # refuses a wrong N here
+        _refuse_wrong_size(sampling, self._rows)
         self._data, self._sampling, self._device = data, sampling, device
         # On the host, so that folding it in never waits behind what the device has to do.
         self._key = jax.device_put(key, jax.local_devices(backend="cpu")[0])
@@ -166,6 +167,12 @@ class HostFeed:
         mask = (np.arange(self._chunk) < len(batch)).astype(np.float32)
         rows = jax.tree.map(lambda leaf: np.asarray(leaf[index]), self._data)
         return Part(*jax.device_put((rows, mask), self._device))
+
+
+@cache  # tracing takes milliseconds, and a run makes a feed about every second
+def _refuse_wrong_size(sampling: Sampling, rows: int) -> None:
+    """Lets the sampling refuse a number of rows that is not its own."""
+    jax.eval_shape(lambda: sampling.draw(jax.random.key(0), rows))
 
 
 class _StepParts(Iterator[Part]):
