@@ -70,14 +70,15 @@ def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) ->
         else:
             found = _alone(eqn, values)
         known.update(zip(eqn.outvars, found, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return [jnp.asarray(read(atom)) for atom in jaxpr.outvars]
 
 
 def _alone(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     """Evaluates one equation, whatever its primitive."""
     bound = eqn.primitive.get_bind_params(eqn.params)
     functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # up to jax 0.9
-    found = eqn.primitive.bind(*functions, *values, **parameters)
+    with eqn.ctx.manager:  # settings that were in force where the equation was traced
+        found = eqn.primitive.bind(*functions, *values, **parameters)
     return found if eqn.primitive.multiple_results else [found]
 
 

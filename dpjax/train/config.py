@@ -121,6 +121,8 @@ class Experiment:
         """
         plain = self.to_plain()
         del plain["run"]
+        if self.model.weights_sha256 is not None:
+            del plain["model"]["weights"]  # their content counts, not where they lie
         text = json.dumps(plain, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -59,10 +59,10 @@ def drive(
     """Takes all steps of runs that go in step with each other; one alone, mostly.
 
     However the steps are cut into calls, and however often the process is killed and the runs go
-    on from a checkpoint, they end with the same bytes.
+    on from a checkpoint in the same place, they end with the same bytes.
 
     Args:
-        members: the runs, all at the same step of plans of the same length.
+        members: the runs, all at the same step, with the same released before and to be released.
         runner: where they run; for several, one that takes stacked states.
         run: how often to evaluate and to save.
         progress: is told how it goes.
@@ -99,6 +99,8 @@ class _Drive:
         self._progress.begin(self._plan, self._step)
         try:
             self._take_all_steps()
+            if not self._evaluated_here():
+                self._evaluate()
         finally:
             self._progress.end()  # also on Ctrl-C: a bar hides the cursor
         return self._results()
@@ -116,6 +118,11 @@ class _Drive:
                 self._evaluate()
             if self._save_is_due() or boundary == total:
                 self._save()
+
+    def _evaluated_here(self) -> bool:
+        """Says whether the last line of the books is about the state as it is."""
+        last = self._members[0].book.folder.released()[-1:]
+        return bool(last) and last[0]["step"] == self._step
 
     def _next(self, every: int) -> int:
         return (self._step // every + 1) * every
@@ -189,7 +196,7 @@ class _Drive:
             book.plan,
             last["accuracy"],
             book.ledger(step),
-            last["epsilon"],
+            book.epsilon(step),
             last["threshold"],
             seconds,
             member.state,

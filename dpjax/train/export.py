@@ -13,6 +13,7 @@ from dpjax.train.launch import go_on
 from dpjax.train.parameters import flat
 from dpjax.train.sections import RunConfig
 from dpjax.train.setup import build_program
+from dpjax.train.task import data_mark
 
 __all__ = ["export"]
 
@@ -34,7 +35,8 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
-    member = go_on(build_program(run.read_config(), dataset, run.identity().varied), run)
+    program = build_program(run.read_config(), dataset, run.identity().varied)
+    member = go_on(program, run, data_mark(dataset.train))
     program, book, step = member.program, member.book, int(member.state.step)
     params = flat(jax.device_get(program.released_params(member.state)))
     output.mkdir(parents=True, exist_ok=True)
@@ -42,7 +44,7 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     with model.open("wb") as file:
         np.savez(file, allow_pickle=False, **{path: np.asarray(p) for path, p in params.items()})
     texts = {
-        "config.toml": _without_seed(program.plan.experiment).to_toml(),
+        "config.toml": _for_everybody(program.plan.experiment).to_toml(),
         "statement.md": book.state_in_words(step),
     }
     ledger = book.ledger(step)
@@ -53,6 +55,9 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     return [model, *(output / name for name in texts)]
 
 
-def _without_seed(experiment: Experiment) -> Experiment:
-    """Takes the seed away, from which the noise could be computed, with all of its table."""
-    return replace(experiment, run=RunConfig())
+def _for_everybody(experiment: Experiment) -> Experiment:
+    """Takes away the seed, from which the noise could be computed, and this machine's paths."""
+    model = experiment.model
+    if model.weights is not None:
+        model = replace(model, weights=Path(model.weights).name)
+    return replace(experiment, model=model, run=RunConfig())

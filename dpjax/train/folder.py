@@ -1,10 +1,12 @@
 """A run on disk: what may be published, what may not, and how to go on."""
 
 import csv
+import fcntl
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from dpjax.accounting import Ledger
 from dpjax.privatize import Released
 from dpjax.train.config import Experiment
+from dpjax.train.manifest import sync
 
 __all__ = ["NOT_PRIVATE", "RunFolder", "RunIdentity", "write_atomically"]
 
@@ -91,11 +94,11 @@ class RunFolder:
         checkpoints = self.path / "checkpoints"
         checkpoints.mkdir(mode=0o700, exist_ok=True)  # they hold the keys
 
-    def commit(self, identity: "RunIdentity") -> None:
+    def commit(self, identity: RunIdentity) -> None:
         """Says which run this is: the last act of beginning one."""
         write_atomically(self.path / "run.json", json.dumps(asdict(identity)) + "\n")
 
-    def change(self, identity: "RunIdentity", experiment: Experiment) -> None:
+    def change(self, identity: RunIdentity, experiment: Experiment) -> None:
         """Makes the run another experiment; a kill leaves all of the old one, or of the new one."""
         write_atomically(self._new_config(identity), experiment.to_toml())
         self.commit(identity)
@@ -107,7 +110,7 @@ class RunFolder:
         if new.exists():
             new.replace(self.config_file)
 
-    def identity(self) -> "RunIdentity":
+    def identity(self) -> RunIdentity:
         """Returns which run this is."""
         if not self.exists:
             raise FileNotFoundError(f"{self.path} holds no run: expected a folder with run.json")
@@ -129,7 +132,7 @@ class RunFolder:
             raise FileNotFoundError(f"{self.path} holds no run: expected a folder with config.toml")
         return Experiment.from_file(file)
 
-    def _new_config(self, identity: "RunIdentity") -> Path:
+    def _new_config(self, identity: RunIdentity) -> Path:
         """Where the experiment of a change waits until run.json says that the change is made."""
         return self.checkpoints(identity.lineage) / "config.toml"
 
@@ -145,6 +148,20 @@ class RunFolder:
     def write_statement(self, text: str) -> None:
         """Writes the privacy statement."""
         write_atomically(self.path / "statement.md", text)
+
+    def remove_statement(self) -> None:
+        """Takes a statement away that will soon say too little."""
+        (self.path / "statement.md").unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes away while this one trains here; a kill lets go of it."""
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"{self.path}: another process is training here") from error
+            yield
 
     def add_released(self, row: Mapping[str, Any]) -> None:
         """Adds the public numbers of an evaluation."""
@@ -166,11 +183,12 @@ class RunFolder:
         """Adds the public numbers of steps from `start` on: arrays with one row per step."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if not (self.path / "steps.csv").exists():
+        file = self.path / "steps.csv"
+        if not file.exists() or not file.stat().st_size:
             writer.writerow(_STEP_COLUMNS)
         for i, row in enumerate(zip(*released, strict=True)):
             writer.writerow([start + i, *(_cell(value) for value in row)])
-        _append(self.path / "steps.csv", text.getvalue())
+        _append(file, text.getvalue())
 
     def steps(self) -> dict[str, list[Any]]:
         """Returns the public numbers of the steps by column; a threshold per group is a list."""
@@ -209,6 +227,7 @@ def write_atomically(file: Path, text: str) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     new.replace(file)
+    sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
 
 
 def _append(file: Path, text: str) -> None:

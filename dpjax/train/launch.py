@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from dpjax.auto_dp import AutoDpState
-from dpjax.privatize import PrivatizeState
 from dpjax.train import leaves
 from dpjax.train.bookkeeping import Book
 from dpjax.train.checkpoint import Checkpoints, Restored
@@ -15,9 +13,9 @@ from dpjax.train.config import Experiment
 from dpjax.train.folder import RunFolder, RunIdentity
 from dpjax.train.keys import member_key, root_key
 from dpjax.train.parameters import read_weights
-from dpjax.train.program import Program, TrainState
+from dpjax.train.program import NOISY_STATES, Program, TrainState
 
-__all__ = ["Member", "begin", "changes", "go_on", "restored_steps", "take_over"]
+__all__ = ["Member", "begin", "changes", "check_successor", "common_steps", "go_on", "take_over"]
 
 
 @dataclass(frozen=True)
@@ -49,51 +47,60 @@ class Member:
 def begin(
     program: Program,
     folder: RunFolder,
+    data: str,
     root: jax.Array,
     member: int = 0,
     members: int = 1,
 ) -> Member:
-    """Begins a run in an empty folder: its state is on disk before the first step.
+    """Begins a run in a folder that was created for it: its state is on disk before any step.
 
     Args:
         program: what runs.
         folder: where.
+        data: the mark of the examples.
         root: the root key; each member's is folded from it.
         member: which of several runs.
         members: how many are begun together.
     """
     experiment = program.plan.experiment
     identity = RunIdentity(experiment.identity, member, members, program.varied)
-    folder.create()
     folder.write_config(experiment)
     key = member_key(root, identity.lineage, member)
     file = experiment.model.weights
     state = jax.jit(program.init)(key, None if file is None else read_weights(file))
-    book = Book(folder, program.plan, identity, program.plan.ledger())
+    book = Book(folder, program.plan, identity, data, program.plan.ledger())
     begun = Member(program, book, state)
     begun.save()
     folder.commit(identity)
     return begun
 
 
-def go_on(program: Program, folder: RunFolder, step: int | None = None) -> Member:
-    """Returns a run as its newest sound checkpoint has it, or that of a given step."""
+def go_on(program: Program, folder: RunFolder, data: str, step: int | None = None) -> Member:
+    """Returns a run as its newest sound checkpoint has it, or that of a given step.
+
+    Args:
+        program: what runs.
+        folder: where.
+        data: the mark of the examples, which must be those that the run was begun with.
+        step: the checkpoint; None for the newest.
+    """
     identity = folder.identity()
     like = jax.eval_shape(program.init, root_key(0))
     restored = _checkpoints(folder, identity).restore(like, step)
     if restored is None:
         raise ValueError(f"{folder.path}: no checkpoint is left; expected one to go on from")
-    book = _book(program, folder, identity, restored).limited()
+    _check_same_experiment(program, folder, restored)
+    book = Book.from_meta(folder, program.plan, identity, data, restored.meta)
     return Member(replace(program, plan=book.plan), book, restored.state, restored.refused)
 
 
 def take_over(program: Program, old: Member) -> Member:
     """Goes on with a run as another experiment: with keys of its own, entered in the ledger.
 
-    Everything before stays in the ledger, and counts towards the new budget.
+    Everything before stays in the ledger, and counts towards the new budget. What cannot be is
+    refused by `check_successor`.
     """
     step = int(old.state.step)
-    _check_same_state(program, old)
     book = old.book.taken_over(program.plan, step)
     key = member_key(old.state.key, book.identity.lineage, book.identity.member)
     taken = Member(
@@ -105,18 +112,17 @@ def take_over(program: Program, old: Member) -> Member:
     return taken
 
 
-def restored_steps(folders: Sequence[RunFolder]) -> int | None:
-    """Returns the newest step at which every one of several runs has a checkpoint."""
+def common_steps(folders: Sequence[RunFolder]) -> list[int]:
+    """Returns the steps at which every one of several runs has a checkpoint, newest first."""
     found = [set(_checkpoints(folder, folder.identity()).steps()) for folder in folders]
-    common = set.intersection(*found)
-    return max(common) if common else None
+    return sorted(set.intersection(*found), reverse=True)
 
 
 def _checkpoints(folder: RunFolder, identity: RunIdentity) -> Checkpoints:
     return Checkpoints(folder.checkpoints(identity.lineage), identity.mark)
 
 
-def _book(program: Program, folder: RunFolder, identity: RunIdentity, restored: Restored) -> Book:
+def _check_same_experiment(program: Program, folder: RunFolder, restored: Restored) -> None:
     stored = Experiment.from_plain(restored.meta["experiment"])
     if stored.identity != program.plan.experiment.identity:
         raise ValueError(
@@ -124,8 +130,6 @@ def _book(program: Program, folder: RunFolder, identity: RunIdentity, restored: 
             "that the checkpoint was made with; --rekey goes on with the change, with keys of its "
             "own and an entry in the ledger"
         )
-    before = program.plan.ledger().from_plain(restored.meta["before"])
-    return Book(folder, program.plan, identity, before, int(restored.meta["start"]))
 
 
 def changes(old: Experiment, new: Experiment) -> str:
@@ -142,7 +146,9 @@ def changes(old: Experiment, new: Experiment) -> str:
     return "; ".join(differing)
 
 
-def _check_same_state(program: Program, old: Member) -> None:
+def check_successor(program: Program, old: Member) -> None:
+    """Refuses an experiment that a run cannot become, and changes nothing."""
+    old.book.taken_over(program.plan, int(old.state.step))
     new = jax.eval_shape(program.init, old.state.key)
     why = leaves.difference(leaves.describe(old.state), leaves.describe(new))
     if why is not None:
@@ -156,12 +162,11 @@ def _check_same_state(program: Program, old: Member) -> None:
 def _rekeyed(program: Program, state: TrainState, key: jax.Array) -> TrainState:
     """Returns the state with all keys replaced by those of a new run with this key."""
     fresh = jax.jit(program.init)(key)
-    kinds = (PrivatizeState, AutoDpState)
-    is_noise = lambda node: isinstance(node, kinds)  # noqa: E731
+    is_noise = lambda node: isinstance(node, NOISY_STATES)  # noqa: E731
     opt_state = jax.tree.map(
         lambda old, new: old._replace(key=new.key) if is_noise(old) else old,
         state.opt_state,
         fresh.opt_state,
         is_leaf=is_noise,
     )
-    return state._replace(opt_state=opt_state, key=key)
+    return state._replace(opt_state=opt_state, key=key, vary=fresh.vary)

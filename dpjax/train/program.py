@@ -20,10 +20,14 @@ from dpjax.train.parameters import Parameters, split, with_weights
 from dpjax.train.resolve import Plan
 from dpjax.train.task import Examples, Scores, Task
 
-__all__ = ["VARIABLE", "Program", "TrainState", "released_of"]
+__all__ = ["NOISY_STATES", "VARIABLE", "Program", "TrainState", "released_of"]
 
 VARIABLE = ("optimizer.learning_rate", "method.threshold")
 """Numbers that may differ between members of one compiled program: none that is accounted."""
+
+
+NOISY_STATES = (PrivatizeState, AutoDpState)
+"""The states of transformations that hold a noise key."""
 
 
 class TrainState(NamedTuple):
@@ -194,8 +198,9 @@ class Program:
         plan = self.plan
         private = self._method(vary).transformation(plan.batch_size, key, self.axis)
         rate = vary.get("optimizer.learning_rate")
-        asked = plan.experiment.train.steps or plan.steps  # a budget may stop a schedule early
-        return optax.chain(private, build_optimizer(plan.experiment.optimizer, asked, rate))
+        # A budget may stop a schedule before its end.
+        optimizer = build_optimizer(plan.experiment.optimizer, plan.asked, rate)
+        return optax.chain(private, optimizer)
 
     def _method(self, vary: Mapping[str, Any]) -> Method:
         threshold = vary.get("method.threshold")
@@ -222,8 +227,7 @@ def _fixed_threshold(method: Method) -> float:
 
 def released_of(state: TrainState) -> Released:
     """Returns the public numbers of the last step; NaN where a method releases none."""
-    kinds = (PrivatizeState, AutoDpState)
-    leaves = jax.tree.leaves(state.opt_state, is_leaf=lambda node: isinstance(node, kinds))
+    leaves = jax.tree.leaves(state.opt_state, is_leaf=lambda n: isinstance(n, NOISY_STATES))
     if any(isinstance(leaf, AutoDpState) for leaf in leaves):
         return Released(*[jnp.float32(jnp.nan)] * len(Released._fields))
     return find_state(state.opt_state, PrivatizeState).released

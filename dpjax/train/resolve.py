@@ -32,7 +32,6 @@ class Plan:
         steps: T, as many as the budget allows.
         delta: the target.
         accountant: who counts.
-        stopped_early: whether the budget allows fewer steps than were asked for.
     """
 
     experiment: Experiment
@@ -43,7 +42,16 @@ class Plan:
     steps: int
     delta: float
     accountant: str
-    stopped_early: bool = False
+
+    @property
+    def asked(self) -> int:
+        """How many steps were asked for."""
+        return self.experiment.train.steps or self.steps
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the budget allows fewer steps than were asked for."""
+        return self.steps < self.asked
 
     @property
     def steps_per_epoch(self) -> float:
@@ -76,6 +84,11 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
         True
     """
     config = experiment.train
+    if experiment.data.examples not in (None, dataset_size):
+        raise ValueError(
+            f"data.examples = {experiment.data.examples}: expected {dataset_size}, as many as "
+            f"{experiment.data.name} has"
+        )
     sampling = _sampling(config, dataset_size)
     batch_size = float(config.batch_size or dataset_size)
     per_epoch = dataset_size / batch_size
@@ -93,6 +106,7 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
     allowed = steps if calibrated else _allowed(experiment, method, sampling, steps, delta)
     resolved = replace(
         experiment,
+        data=replace(experiment.data, examples=dataset_size),
         method=method.to_plain(),
         train=replace(config, epochs=None, steps=steps),
         privacy=replace(experiment.privacy, delta=delta, accountant=accountant),
@@ -106,7 +120,6 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
         allowed,
         delta,
         accountant,
-        stopped_early=allowed < steps,
     )
 
 

@@ -25,15 +25,19 @@ class DataConfig:
     Args:
         name: a name in `dpjax.data.DATASETS`.
         scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
+        examples: N, filled in when the experiment is resolved; a run goes on with as many only.
     """
 
     name: str = "digits"
     scale: str = "standard"
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields."""
         _text("data.name", self.name)
         _choice("data.scale", self.scale, ("standard", "unit"))
+        if self.examples is not None:
+            _checks.integer("data.examples", self.examples, at_least=1)
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,11 @@ class TrainConfig:
                 _checks.integer(f"train.{name}", getattr(self, name), at_least=1)
         _checks.integer("train.chunk", self.chunk, at_least=1)
         _checks.integer("train.multiplicity", self.multiplicity, at_least=1)
+        # As floats, so that 10 and 10.0 are the same experiment.
         if self.epochs is not None:
-            _checks.positive("train.epochs", self.epochs)
+            object.__setattr__(self, "epochs", _checks.positive("train.epochs", self.epochs))
         if self.ema is not None:
-            _checks.fraction("train.ema", self.ema)
+            object.__setattr__(self, "ema", _checks.fraction("train.ema", self.ema))
         _choice("train.sampling", self.sampling, SAMPLINGS)
         _text("train.engine", self.engine)
         object.__setattr__(self, "augment", _texts("train.augment", self.augment))
@@ -169,9 +174,9 @@ class PrivacyConfig:
     def __post_init__(self) -> None:
         """Checks the fields."""
         if self.epsilon is not None:
-            _checks.positive("privacy.epsilon", self.epsilon)
+            object.__setattr__(self, "epsilon", _checks.positive("privacy.epsilon", self.epsilon))
         if self.delta != "1/N":
-            _checks.fraction("privacy.delta", self.delta)
+            object.__setattr__(self, "delta", _checks.fraction("privacy.delta", self.delta))
         _choice("privacy.accountant", self.accountant, ("pld", "rdp"))
         _text("privacy.unit", self.unit)
 
@@ -179,6 +184,8 @@ class PrivacyConfig:
 @dataclass(frozen=True)
 class RunConfig:
     """What changes no number that is released, but for the seed.
+
+    Other devices, or data on the host, add float32 numbers in another order.
 
     Args:
         seed: None draws the keys from the operating system. A seed makes the noise reproducible,

@@ -33,6 +33,8 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
         dataset: the data set; its training examples are the private ones.
         varied: see `Program`.
     """
+    if dataset.name != experiment.data.name:
+        raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")
     network = models.build(
         experiment.model.name,
         dataset.shape,

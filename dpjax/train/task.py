@@ -1,5 +1,6 @@
 """What is learned: the loss of one example, and how well it is learned."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ from dpjax.train.augment import augmented
 from dpjax.train.parameters import Parameters
 from dpjax.train.sections import TrainConfig
 
-__all__ = ["Examples", "Scores", "Task", "examples_of"]
+__all__ = ["Examples", "Scores", "Task", "data_mark", "examples_of"]
 
 _EVALUATED_AT_ONCE = 500
+_HASHED_AT_ONCE = 4096
 
 
 class Examples(NamedTuple):
@@ -45,6 +47,19 @@ class Scores(NamedTuple):
 def examples_of(split: Split) -> Examples:
     """Returns the examples of a split, numbered."""
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
+
+
+def data_mark(split: Split) -> str:
+    """Returns a hash of the examples, by which a run knows its data again.
+
+    It is private: whoever knows all examples but one could try out the last.
+    """
+    digest = hashlib.sha256()
+    for array in split:
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        for start in range(0, len(array), _HASHED_AT_ONCE):
+            digest.update(array[start : start + _HASHED_AT_ONCE].tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,36 @@
 """Training as a person asks for it: an experiment and a folder in, results out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 
 from dpjax import _checks
 from dpjax.data import Dataset
+from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment
 from dpjax.train.diagnostics import Probe
 from dpjax.train.driver import Result, drive, stacked
 from dpjax.train.folder import RunFolder
 from dpjax.train.keys import root_key
-from dpjax.train.launch import Member, begin, changes, go_on, restored_steps, take_over
+from dpjax.train.launch import (
+    Member,
+    begin,
+    changes,
+    check_successor,
+    common_steps,
+    go_on,
+    take_over,
+)
 from dpjax.train.parameters import read_weights
 from dpjax.train.program import VARIABLE, Program
 from dpjax.train.progress import Progress
-from dpjax.train.runners import DeviceRunner, Runner, device_memory
+from dpjax.train.runners import MembersRunner, Runner, device_memory
 from dpjax.train.sections import RunConfig
 from dpjax.train.setup import build_program, build_runner
-from dpjax.train.task import examples_of
+from dpjax.train.task import data_mark, examples_of
 
 __all__ = ["train"]
 
@@ -59,24 +70,44 @@ def train(
     folders = _folders(folder, members, varied)
     if len(members) > 1 and RunFolder(folder).exists:
         raise ValueError(f"{folder} holds one run: expected another --out for {len(members)}")
-    root = root_key(experiment.run.seed)
-    resumed = [resume and each.exists for each in folders]
-    if not all(resumed):
+    known = [resume and each.exists for each in folders]
+    if not all(known):
         _rehearse(members[0][0], dataset, experiment.run)
-    step = restored_steps(folders) if len(members) > 1 and all(resumed) else None
-    entered = [
-        _resumed(program, place, dataset, step, rekey)
-        if known
-        else begin(program, place, root, seed, len(members))
-        for (program, seed), place, known in zip(members, folders, resumed, strict=True)
+    with ExitStack() as locks:
+        for place, begun in zip(folders, known, strict=True):
+            if not begun:
+                place.create()
+            locks.enter_context(place.locked())
+        entered = _entered(members, folders, known, dataset, rekey)
+        notes = [note for member in entered for note in member.notes]
+        for note in dict.fromkeys([*notes, *_of_the_seed(experiment)]):
+            say(note)
+        return [
+            result
+            for group, runner in _groups(entered, dataset, experiment.run, say)
+            for result in _driven(group, runner, dataset, experiment.run, progress)
+        ]
+
+
+def _entered(
+    members: Sequence[tuple[Program, int]],
+    folders: Sequence[RunFolder],
+    known: Sequence[bool],
+    dataset: Dataset,
+    rekey: bool,
+) -> list[Member]:
+    """Returns all runs: those that were begun as they are on disk, and the others new."""
+    mark = data_mark(dataset.train)
+    root = root_key(members[0][0].plan.experiment.run.seed)
+    begun = [
+        (program, place)
+        for (program, _), place, is_known in zip(members, folders, known, strict=True)
+        if is_known
     ]
-    notes = [note for member in entered for note in member.notes]
-    for note in dict.fromkeys([*notes, *_of_the_seed(experiment)]):
-        say(note)
+    resumed = iter(_resumed(begun, dataset, mark, rekey))
     return [
-        result
-        for group, runner in _groups(entered, dataset, experiment.run, say)
-        for result in _driven(group, runner, dataset, experiment.run, progress)
+        next(resumed) if is_known else begin(program, place, mark, root, seed, len(members))
+        for (program, seed), place, is_known in zip(members, folders, known, strict=True)
     ]
 
 
@@ -93,16 +124,27 @@ def _groups(
     members: Sequence[Member], dataset: Dataset, run: RunConfig, say: Callable[[str], None]
 ) -> Iterator[tuple[Sequence[Member], Runner]]:
     """Yields the runs that go in step with each other, and where they run."""
-    if len(members) > 1 and len({int(member.state.step) for member in members}) == 1:
+    if len(members) > 1 and _in_step(members):
         runner = build_runner(members[0].program, dataset, run, len(members))
-        states = stacked([member.state for member in members])
-        needed = runner.temporary_bytes(states) if isinstance(runner, DeviceRunner) else 0
-        if needed <= device_memory() / 2:
-            yield members, runner
-            return
-        say(f"{len(members)} runs together need {needed / 2**30:.1f} GiB: one after another")
+        if isinstance(runner, MembersRunner):
+            needed = runner.temporary_bytes(stacked([member.state for member in members]))
+            if needed <= device_memory() / 2:
+                yield members, runner
+                return
+            say(f"{len(members)} runs together need {needed / 2**30:.1f} GiB: one after another")
     for member in members:
         yield [member], build_runner(member.program, dataset, run)
+
+
+def _in_step(members: Sequence[Member]) -> bool:
+    """Says whether runs have the same steps before and after them, and so the same costs."""
+    first = members[0]
+    return all(
+        int(member.state.step) == int(first.state.step)
+        and member.book.plan.steps == first.book.plan.steps
+        and (member.book.before, member.book.start) == (first.book.before, first.book.start)
+        for member in members
+    )
 
 
 def _driven(
@@ -118,24 +160,65 @@ def _driven(
 
 
 def _resumed(
-    program: Program, folder: RunFolder, dataset: Dataset, step: int | None, rekey: bool
+    runs: Sequence[tuple[Program, RunFolder]], dataset: Dataset, mark: str, rekey: bool
+) -> list[Member]:
+    """Goes on with runs that were begun; all of them are checked before any is changed.
+
+    Of several, each goes on from the newest step at which all have a sound checkpoint, if there is
+    one, and otherwise from its own newest one.
+    """
+    steps: list[int | None] = [None]
+    if len(runs) > 1:
+        steps = [*common_steps([folder for _, folder in runs]), None]
+    refused: list[str] = []
+    for step in steps:
+        try:
+            old = [
+                _as_it_was(program, folder, dataset, mark, step, rekey) for program, folder in runs
+            ]
+        except CheckpointError as error:
+            refused.append(str(error))
+            continue
+        return [
+            replace(_changed(program, member), notes=(*refused, *member.notes))
+            for (program, _), member in zip(runs, old, strict=True)
+        ]
+    raise CheckpointError("; ".join(refused))
+
+
+def _as_it_was(
+    program: Program,
+    folder: RunFolder,
+    dataset: Dataset,
+    mark: str,
+    step: int | None,
+    rekey: bool,
 ) -> Member:
+    """Returns a run as its checkpoint has it; refuses another experiment unless it may change."""
     stored = folder.read_config()
-    folder.settle()
     _check_seed(folder, stored, program.plan.experiment)
+    varied = folder.identity().varied
     if stored.identity == program.plan.experiment.identity:
-        member = go_on(program, folder, step)
-        folder.cut(int(member.state.step))
-        return member
+        return go_on(replace(program, varied=varied), folder, mark, step)
     if not rekey:
         raise ValueError(
             f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the experiment "
             "as it was; --rekey goes on with the change, with keys of its own and an entry in the "
             "ledger"
         )
-    old = go_on(build_program(stored, dataset, program.varied), folder, step)
-    folder.cut(int(old.state.step))
-    return take_over(program, old)
+    old = go_on(build_program(stored, dataset, varied), folder, mark, step)
+    check_successor(replace(program, varied=varied), old)
+    return old
+
+
+def _changed(program: Program, old: Member) -> Member:
+    """Makes a run the experiment that was asked for, if it was another."""
+    folder, step = old.book.folder, int(old.state.step)
+    folder.settle()
+    same = old.program.plan.experiment.identity == program.plan.experiment.identity
+    member = old if same else take_over(replace(program, varied=old.program.varied), old)
+    folder.cut(step)
+    return member
 
 
 def _check_seed(folder: RunFolder, stored: Experiment, asked: Experiment) -> None:
@@ -174,6 +257,9 @@ def _folders(
         return [RunFolder(folder)]
     names = []
     for program, seed in members:
-        parts = [f"{path.split('.')[-1]}-{program.own_value(path):g}" for path in vary]
+        parts = [f"{path.split('.')[-1]}-{program.own_value(path)!r}" for path in vary]
         names.append("-".join([*parts, f"seed-{seed}"]))
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"vary: {name} comes twice: expected different values")
     return [RunFolder(folder / name) for name in names]

@@ -18,6 +18,7 @@ from dpjax.cli import main
 from dpjax.train import RunFolder, build_program
 from dpjax.train.launch import go_on
 from dpjax.train.manifest import MANIFEST
+from dpjax.train.task import data_mark
 
 FILES = ("config.toml", "ledger.json", "released.jsonl", "steps.csv", "statement.md")
 STEPS, EVERY = 24, 2  # how many, and between checkpoints
@@ -154,7 +155,8 @@ def differences(a: Path, b: Path) -> set[str]:
 def last_state(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of every array of the last state by its path, keys among them."""
     run = RunFolder(folder)
-    member = go_on(build_program(run.read_config(), data.load("digits")), run)
+    digits = data.load("digits")
+    member = go_on(build_program(run.read_config(), digits), run, data_mark(digits.train))
     assert member.notes == ()
     assert int(member.state.step) == member.program.plan.steps
     leaves = jax.tree_util.tree_leaves_with_path(member.state)
