@@ -11,7 +11,7 @@ __all__ = ["COMMAND"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the folder of a run, as in runs/mnist")
+    parser.add_argument("folder", metavar="RUN", help="the folder of a run, as in runs/mnist")
     parser.add_argument(
         "--output", required=True, metavar="DIR", help="a new folder, or an empty one"
     )
@@ -23,7 +23,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    run = RunFolder(Path(args.run))
+    run = RunFolder(Path(args.folder))
     dataset = data.load(run.read_config().data.name, args.data_dir)
     for file in export(run, dataset, Path(args.output)):
         print(file)

@@ -15,10 +15,11 @@ import pytest
 
 from dpjax import data
 from dpjax.cli import main
-from dpjax.train import RunFolder, build_program
+from dpjax.train import RunFolder, build_program, train
 from dpjax.train.launch import go_on
 from dpjax.train.manifest import MANIFEST
 from dpjax.train.task import data_mark
+from tests.train.small import experiment, images
 
 FILES = ("config.toml", "ledger.json", "released.jsonl", "steps.csv", "statement.md")
 STEPS, EVERY = 24, 2  # how many, and between checkpoints
@@ -228,3 +229,36 @@ def test_another_seed_would_be_noticed(whole, tmp_path, capsys):
     assert {name for name in found if name.startswith((".params", ".ema"))}
     # The same experiment costs the same.
     assert not {"ledger.json", "statement.md", ".step"} & found
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", ["commit", "settle"])
+def test_a_change_of_experiment_takes_place_or_not(tmp_path, monkeypatch, moment):
+    """Killed before run.json names the new experiment, or after it and before config.toml does."""
+
+    def changed(place, **rekey):
+        return train(experiment(run__seed=5, train__steps=9), images(), place, resume=True, **rekey)
+
+    for place in (tmp_path / "whole", tmp_path / "cut"):
+        train(experiment(run__seed=5), images(), place)
+    changed(tmp_path / "whole", rekey=True)
+
+    original = getattr(RunFolder, moment)
+
+    def killed(self, *arguments):
+        if moment == "commit" or self._new_config(self.identity()).exists():
+            raise Killed
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, moment, killed)
+        with pytest.raises(Killed):
+            changed(tmp_path / "cut", rekey=True)
+    took_place = moment == "settle"
+    assert RunFolder(tmp_path / "cut").read_config().train.steps == (9 if took_place else 6)
+    changed(tmp_path / "cut", rekey=not took_place)
+    for name in FILES:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
