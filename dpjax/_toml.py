@@ -18,10 +18,10 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """Reads ``key=value``: a TOML literal, or a bare word, which is a string.
+    """Reads ``key=value``: a TOML literal, or a bare word or path, which is a string.
 
-    >>> assignment("thresholds=[1, 0.5]"), assignment("decay=step")
-    (('thresholds', [1, 0.5]), ('decay', 'step'))
+    >>> assignment("thresholds=[1, 0.5]"), assignment("privacy.delta=1/N")
+    (('thresholds', [1, 0.5]), ('privacy.delta', '1/N'))
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not key or not equals:
@@ -29,7 +29,7 @@ def assignment(text: str) -> tuple[str, Any]:
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError as error:
-        if re.fullmatch(r"[A-Za-z_]\w*", value):
+        if re.fullmatch(r"[\w./~+-]+", value):
             return key, value
         raise ValueError(
             f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'

@@ -79,9 +79,7 @@ def read_experiment(
     changes |= {path: value for path, value in flags.items() if value is not None}
     if args.diagnostics:
         changes["run.diagnostics"] = True
-    for path, value in changes.items():
-        experiment = experiment.set(path, value)
-    return experiment
+    return experiment.with_values(changes)
 
 
 def _with_method(experiment: Experiment, name: str | None) -> Experiment:

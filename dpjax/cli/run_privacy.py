@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from dpjax.accounting import Bound, Ledger, published_together
 from dpjax.accounting.bound import rounded_up
-from dpjax.accounting.relation import ACCOUNTANTS
 from dpjax.cli.rows import NO_NUMBER
 from dpjax.cli.run_data import Run
 
@@ -52,15 +51,13 @@ class Spent:
             return f"{word}: {NO_GUARANTEE}"
         without = [n for n, bound in zip(self.labels, self.each, strict=True) if bound is None]
         rest = f" ({', '.join(dict.fromkeys(without))}: {NO_GUARANTEE})" if without else ""
-        # What proves nothing sets the tone for the whole.
-        worst = max(bounds, key=lambda bound: (not bound.guarantee, bound))
-        return f"{word} {_at_most(max(bounds), worst.guarantee)}{rest}"
+        return f"{word} <= {rounded_up(max(bounds))}{rest}"
 
     @property
     def _all(self) -> str:
         if self.all_published is None:
             return f"all published: {self.together or NO_GUARANTEE}"
-        return f"all published {_at_most(self.all_published, self.all_published.guarantee)}"
+        return f"all published <= {rounded_up(self.all_published)}"
 
 
 def spent_by(runs: Sequence[Run]) -> Spent:
@@ -85,7 +82,7 @@ def spent_by(runs: Sequence[Run]) -> Spent:
     if len({(run.experiment.data.name, run.experiment.privacy.unit) for run in runs}) > 1:
         why = "each data set alone"
     else:
-        total, why = _together(ledgers, delta, [a for a in ACCOUNTANTS if a in accountants])
+        total, why = _together(ledgers, delta, sorted(accountants))
     return Spent(tuple(run.label for run in runs), each, total, why, delta)
 
 
@@ -109,8 +106,3 @@ def _delta(run: Run) -> float:
     if isinstance(delta, str):
         raise ValueError(f"{run.folder.config_file}: privacy.delta = {delta!r}: expected a number")
     return float(delta)
-
-
-def _at_most(value: float, guarantee: bool) -> str:
-    text = rounded_up(value)
-    return f"<= {text}" if guarantee else f"about {text} ({NO_GUARANTEE})"

@@ -93,24 +93,23 @@ class Experiment:
         return _toml.dumps(self.to_plain())
 
     def set(self, path: str, value: Any) -> Self:
-        """Returns a copy with the value at a path such as "train.batch_size" changed.
+        """Returns a copy with the value at a path such as "train.batch_size" changed."""
+        return self.with_values({path: value})
+
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """Returns a copy with the values at several paths changed, checked together.
 
         The word "none" takes a value away, where a default or its absence then holds.
         """
-        section, dot, key = path.partition(".")
-        if not dot or not key:
-            raise ValueError(f"{path}: expected a path such as train.batch_size")
         plain = self.to_plain()
-        if section not in plain:
-            raise ValueError(f"{path}: {section}: unknown; {_checks.nearest(section, plain)}")
-        for taken, given in (("steps", "epochs"), ("epochs", "steps")):
-            if path == f"train.{given}":
-                plain["train"].pop(taken, None)
-        if path == "train.sampling" and value == "full":
-            plain["train"].pop("batch_size", None)
-        if path == "method.name" and plain["method"].get("name") != value:
-            plain["method"] = {}  # another constructor has other arguments
-        _put(plain[section], key.split("."), value, path)
+        for path, value in values.items():
+            section, dot, key = path.partition(".")
+            if not dot or not key:
+                raise ValueError(f"{path}: expected a path such as train.batch_size")
+            if section not in plain:
+                raise ValueError(f"{path}: {section}: unknown; {_checks.nearest(section, plain)}")
+            _give_way(plain, path, value)
+            _put(plain[section], key.split("."), value, path)
         return self.from_plain(plain)
 
     @property
@@ -159,6 +158,18 @@ def _plain(section: Any) -> dict[str, Any]:
         elif value is not None:
             plain[f.name] = list(value) if isinstance(value, tuple) else value
     return plain
+
+
+def _give_way(plain: dict[str, Any], path: str, value: Any) -> None:
+    """Takes away what a new value stands in place of."""
+    if path == "train.epochs":
+        plain["train"].pop("steps", None)
+    if path == "train.steps":
+        plain["train"].pop("epochs", None)
+    if path == "train.sampling" and value == "full":
+        plain["train"].pop("batch_size", None)
+    if path == "method.name" and plain["method"].get("name") != value:
+        plain["method"] = {}  # another constructor has other arguments
 
 
 def _put(table: dict[str, Any], keys: list[str], value: Any, path: str) -> None:

@@ -208,8 +208,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        if self.seed is not None:
-            _checks.integer("run.seed", self.seed, at_least=0)
+        if self.seed is not None and _checks.integer("run.seed", self.seed, at_least=0) >= 2**32:
+            raise ValueError(f"run.seed = {self.seed}: expected less than 2^32, as JAX takes them")
         for name in ("seeds", "devices"):
             _checks.integer(f"run.{name}", getattr(self, name), at_least=1)
         for name in ("evaluate_every", "checkpoint_every"):

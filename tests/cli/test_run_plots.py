@@ -102,13 +102,6 @@ def test_without_a_ledger_nothing_is_promised(tmp_path):
     assert "auto_dp_sgd, no guarantee" in together  # in the legend
 
 
-def test_a_figure_without_proof_is_no_bound(tmp_path):
-    words = words_of(figure_of(write_run(tmp_path / "run", accountant="gdp")))
-    assert "epsilon about" in words
-    assert "(no guarantee)" in words
-    assert "≤" not in words
-
-
 def test_data_sets_are_not_composed(tmp_path):
     folders = [write_run(tmp_path / data, data=data) for data in ("digits", "mnist")]
     words = words_of(figure_of(*folders))

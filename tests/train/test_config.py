@@ -61,6 +61,7 @@ def test_the_embedded_default_is_the_file():
         ({"data": {"name": "digits", "scale": "unti"}}, "did you mean 'unit'"),
         ({"optimizer": {"learning_rate": 0.0}}, "optimizer.learning_rate = 0.0: expected"),
         ({"run": {"seeds": 0}}, "run.seeds = 0: expected"),
+        ({"run": {"seed": 2**32}}, "run.seed = 4294967296: expected less"),
         ({"run": {"seeds": 2, "devices": 2}}, "run.seeds = 2 with devices"),
         ({"run": {"data": "host", "devices": 2}}, "run.data = 'host' with devices"),
     ],
@@ -97,6 +98,13 @@ def test_set_reaches_every_table():
         experiment.set("tarin.steps", 5)
     with pytest.raises(ValueError, match="expected a path such as"):
         experiment.set("steps", 5)
+
+
+def test_values_that_need_each_other_are_set_together():
+    changes = {"train.sampling": "truncated", "train.max_size": 600}
+    assert DIGITS.with_values(changes).train.max_size == 600
+    with pytest.raises(ValueError, match="max_size"):
+        DIGITS.set("train.max_size", 600)
 
 
 def test_identity_is_of_what_is_released():
