@@ -168,7 +168,8 @@ def test_frozen_parameters_are_neither_trained_nor_clipped_nor_noised():
     full = everything.gradients_of(whole)(whole.params, DATA, **drawn.rows)
     groups = {"dense": {"0": "frozen", "1": "trained"}}
     np.testing.assert_allclose(part.norms, full.group_norms(groups)[:, 1], rtol=1e-5)
-    assert np.all(part.norms < full.norms)
+    assert np.all(part.norms <= full.norms)
+    assert np.mean(part.norms < full.norms) > 0.5  # the others' hidden units are all off
     with pytest.raises(ValueError, match=r"model.trainable = 'head': no such parameter"):
         program(model__trainable=["head"]).init(KEY)
 
