@@ -42,7 +42,7 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     output.mkdir(parents=True, exist_ok=True)
     model = output / "model.npz"
     with model.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{path: np.asarray(p) for path, p in params.items()})
+        np.savez(file, **{path: np.asarray(p) for path, p in params.items()})
     texts = {
         "config.toml": _for_everybody(program.plan.experiment).to_toml(),
         "statement.md": book.state_in_words(step),
