@@ -1,6 +1,7 @@
 """The figure of a run's non-private numbers, which says so across its top."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from dpjax.cli import figures
 from dpjax.cli.run_data import Run
 from dpjax.train.folder import NOT_PRIVATE
 
-__all__ = ["diagnostics_figure", "draw_diagnostics"]
+__all__ = ["diagnostics_figure", "draw_beside", "draw_diagnostics"]
 
 Rows = Sequence[dict[str, Any]]
 
@@ -26,6 +27,19 @@ def draw_diagnostics(run: Run, output: str) -> None:
     """
     figures.check_output(output)
     figures.write(diagnostics_figure(run), output)
+
+
+def draw_beside(runs: Sequence[Run]) -> list[Path]:
+    """Draws each run that has diagnostics, in its own folder, and returns the files.
+
+    Beside what may be published they would be published: they stay with their run.
+    """
+    files = []
+    for run in runs:
+        if run.folder.diagnostics():
+            files.append(run.plots / "diagnostics.png")
+            draw_diagnostics(run, str(files[-1]))
+    return files
 
 
 def diagnostics_figure(run: Run) -> Any:

@@ -2,13 +2,12 @@
 
 import argparse
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from dpjax.cli import curves, describe, diagnostics_plots, flags, plots, report, rows, run_plots
 from dpjax.cli.command import Command, Group
 from dpjax.cli.curves import EpsilonCurve
-from dpjax.cli.run_data import Run, read_runs
+from dpjax.cli.run_data import read_runs
 from dpjax.cli.setting import Setting, setting_of
 from dpjax.cli.source import read_request
 
@@ -82,22 +81,12 @@ def _run_runs(args: argparse.Namespace) -> int:
     runs = read_runs(args.runs)
     if args.output is None and len(runs) > 1:
         raise ValueError(f"--output: missing; expected a file for the figure of {len(runs)} runs")
-    output = args.output or str(_plots(runs[0]) / "run.png")
+    output = args.output or str(runs[0].plots / "run.png")
     run_plots.draw_runs(runs, output)
     print(output)
-    # Beside what may be published they would be published: they stay with their run.
-    for run in runs:
-        if run.folder.diagnostics():
-            kept = _plots(run) / "diagnostics.png"
-            diagnostics_plots.draw_diagnostics(run, str(kept))
-            print(f"{kept} (not private)")
+    for kept in diagnostics_plots.draw_beside(runs):
+        print(f"{kept} (not private)")
     return 0
-
-
-def _plots(run: Run) -> Path:
-    folder = run.folder.path / "plots"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 GROUP = Group(

@@ -30,6 +30,13 @@ class Run:
     released: list[dict[str, Any]]
     steps: dict[str, list[Any]]
 
+    @property
+    def plots(self) -> Path:
+        """The folder of its figures, which is made if it is not there."""
+        folder = self.folder.path / "plots"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def column(self, name: str) -> list[Any]:
         """Returns a number of all evaluations."""
         return [row[name] for row in self.released]

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpjax import _toml, data
 from dpjax.accounting.bound import rounded_up
-from dpjax.cli import report, run_plots, tables
+from dpjax.cli import diagnostics_plots, report, run_plots, tables
 from dpjax.cli.command import Command
 from dpjax.cli.experiment import (
     add_experiment_flags,
@@ -131,10 +131,10 @@ def _plotted(results: Sequence[Result], folder: Path) -> list[str]:
         output = folder / "plots" / "run.png"
         output.parent.mkdir(parents=True, exist_ok=True)
         run_plots.draw_runs(runs, str(output))
+        return [str(output), *(f"{f} (not private)" for f in diagnostics_plots.draw_beside(runs))]
     except ImportError as error:
         say(str(error))
         return []
-    return [str(output)]
 
 
 def _text(results: Sequence[Result], folder: Path, pictures: Sequence[str]) -> str:

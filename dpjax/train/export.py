@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -39,10 +40,11 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     member = go_on(program, run, data_mark(dataset.train))
     program, book, step = member.program, member.book, int(member.state.step)
     params = flat(jax.device_get(program.released_params(member.state)))
+    arrays: dict[str, Any] = {path: np.asarray(leaf) for path, leaf in params.items()}
     output.mkdir(parents=True, exist_ok=True)
     model = output / "model.npz"
     with model.open("wb") as file:
-        np.savez(file, **{path: np.asarray(p) for path, p in params.items()})
+        np.savez(file, **arrays)
     texts = {
         "config.toml": _for_everybody(program.plan.experiment).to_toml(),
         "statement.md": book.state_in_words(step),

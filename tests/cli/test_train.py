@@ -347,3 +347,16 @@ class TestProcess:
         assert (process.returncode, out) == (130, "")
         assert err.startswith("dpjax: stopped; the same command with --resume --out run ")
         assert err.count("\n") == 1
+
+
+def test_diagnostics_have_a_picture_of_their_own_that_says_what_it_is(tmp_path, capsys):
+    status, out, _ = printed_in(capsys, [*NOISY, "--diagnostics", "--out", "run"])
+    assert status == 0
+    picture = tmp_path / "run" / "plots" / "diagnostics.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "diagnostics.png (not private)" in out
+
+
+def printed_in(capsys, command):
+    status = main(command)
+    return status, *capsys.readouterr()
