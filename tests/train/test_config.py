@@ -34,6 +34,17 @@ def test_every_file_reads_and_its_resolved_form_reads_the_same(path):
     )
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("compare/*.toml")), ids=lambda path: path.stem)
+def test_every_method_of_a_comparison_resolves(path):
+    plain = tomllib.loads(path.read_text())
+    methods_of = plain.pop("methods")
+    assert len(methods_of) >= 5
+    for name, arguments in methods_of.items():
+        experiment = Experiment.from_plain({**plain, "method": {"name": name, **arguments}})
+        plan = resolve(experiment.set("train.steps", 20), SIZES[experiment.data.name])
+        assert plan.method.name == name
+
+
 def test_the_embedded_default_is_the_file():
     assert Experiment.from_file(ROOT / "train" / "digits.toml").identity == (
         DIGITS.set("method.threshold", 1.0).identity
