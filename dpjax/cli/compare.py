@@ -1,6 +1,7 @@
 """``dpjax compare``: several methods at one budget, in a table and a picture."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,11 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, An
         experiment = read_experiment(args)
     names = args.methods.split(",") if args.methods else list(tables) or METHODS
     labels = [name.strip() for name in names]
-    return experiment, {label: _table(label, tables.get(label, {})) for label in labels}
+    methods = {label: _table(label, tables.get(label, {})) for label in labels}
+    for label in methods:
+        if not re.fullmatch(r"\w[\w.-]*", label):  # it names a folder inside the comparison's own
+            raise ValueError(f"methods.{label}: expected letters, digits, '_', '.' and '-'")
+    return experiment, methods
 
 
 def _table(label: str, given: Any) -> dict[str, Any]:

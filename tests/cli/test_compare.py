@@ -122,3 +122,11 @@ def test_refused_before_the_first_method_is_trained(capsys, place, no_training, 
         assert part in sentence
     assert not (place / "runs").exists()
     assert sorted(path.name for path in (place / "old").iterdir()) == ["dp_sgd"]
+
+
+def test_a_method_cannot_leave_the_folder_of_the_comparison(tmp_path, capsys):
+    config = tmp_path / "hostile.toml"
+    config.write_text('[methods."../outside"]\nname = "dp_sgd"\n')
+    assert main(["compare", "--config", str(config), "--out", str(tmp_path / "in")]) == 2
+    assert "methods.../outside: expected letters" in capsys.readouterr().err
+    assert not (tmp_path / "outside").exists()

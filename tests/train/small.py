@@ -1,9 +1,12 @@
 """A small data set and experiment, on which a step takes no time."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 from dpjax.data import Dataset, Pixels, Split
-from dpjax.train import Experiment, build_program
+from dpjax.train import Experiment, build_program, driver
 from dpjax.train.program import Program
 
 N, TEST = 90, 30
@@ -39,6 +42,22 @@ def experiment(**changes: object) -> Experiment:
     for path, value in changes.items():
         base = base.set(path.replace("__", "."), value)
     return base
+
+
+class Killed(Exception):
+    """What ends a run in place of a kill."""
+
+
+def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
+    """Makes the driver die after so many steps, as a kill would, without any clean-up."""
+    original = driver._Drive._advance
+
+    def advance(self: Any, boundary: int) -> None:
+        if self._step >= steps:
+            raise Killed
+        original(self, min(boundary, steps))
+
+    patch.setattr(driver._Drive, "_advance", advance)
 
 
 def program(

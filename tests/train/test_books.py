@@ -9,16 +9,11 @@ import pytest
 from dpjax.accounting import Ledger, Steps
 from dpjax.data import Split
 from dpjax.train import RunFolder, build_program, export, train
-from dpjax.train import driver as driver_module
 from dpjax.train.task import data_mark
-from tests.train.small import N, experiment, images
+from tests.train.small import Killed, N, experiment, images, stop_after
 
 DATA = images()
 RUN = {"run__seed": 5, "run__evaluate_every": 2, "run__checkpoint_every": 3, "train__steps": 8}
-
-
-class Killed(Exception):
-    pass
 
 
 def run(folder, data=DATA, *, vary=None, resume=False, rekey=False, kill=None, **changes):
@@ -26,13 +21,7 @@ def run(folder, data=DATA, *, vary=None, resume=False, rekey=False, kill=None, *
     asked = experiment(**{**RUN, **changes})
     with pytest.MonkeyPatch.context() as patch:
         if kill is not None:
-
-            def advance(self, boundary, original=driver_module._Drive._advance):
-                if self._step >= kill:
-                    raise Killed
-                original(self, min(boundary, kill))
-
-            patch.setattr(driver_module._Drive, "_advance", advance)
+            stop_after(patch, kill)
             with pytest.raises(Killed):
                 train(asked, data, folder, vary=vary, resume=resume, rekey=rekey)
             return None

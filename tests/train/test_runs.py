@@ -10,12 +10,12 @@ import pytest
 
 from dpjax.accounting import Ledger, Steps
 from dpjax.train import RunFolder, build_program, export, root_key, train
-from dpjax.train import driver as driver_module
 from dpjax.train.folder import NOT_PRIVATE
 from dpjax.train.launch import go_on
 from dpjax.train.parameters import flat
 from dpjax.train.task import data_mark
-from tests.train.small import N, experiment, images
+from tests.train import small
+from tests.train.small import Killed, N, experiment, images
 from tests.train.test_program import same_bytes
 
 DATA = images()
@@ -24,21 +24,12 @@ RUN = {"run__seed": 5, "run__evaluate_every": 2, "run__checkpoint_every": 3, "tr
 FILES = ("config.toml", "released.jsonl", "steps.csv", "ledger.json", "statement.md")
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.fixture
 def stop_after(monkeypatch):
-    """Makes the driver die after so many steps, as a kill would, without any clean-up."""
+    """Makes the driver die after so many steps; what it returns is undone to go on."""
 
     def arm(steps):
-        def advance(self, boundary, original=driver_module._Drive._advance):
-            if self._step >= steps:
-                raise Killed
-            original(self, min(boundary, steps))
-
-        monkeypatch.setattr(driver_module._Drive, "_advance", advance)
+        small.stop_after(monkeypatch, steps)
         return monkeypatch
 
     return arm
