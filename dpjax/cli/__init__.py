@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from dpjax.cli import calibrate, compare, data, epsilon, export, plot, train, tune_cost
 from dpjax.cli.command import Command, Group, Parser, add_commands
+from dpjax.cli.interrupt import interrupts_kept
 
 __all__ = ["COMMANDS", "main"]
 
@@ -54,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_commands(parser, COMMANDS)
     try:
-        args = parser.parse_args(argv)
-        return args.run(args)
+        with interrupts_kept():
+            args = parser.parse_args(argv)
+            return args.run(args)
     except _REFUSALS as error:
         print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
         return 2

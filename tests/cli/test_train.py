@@ -334,16 +334,19 @@ class TestProcess:
 
     def test_sigint(self, place):
         argv = [*NOISY, "--set", "train.steps=100000", "--set", "run.checkpoint_every=5"]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "dpjax", *argv, "--out", "run"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
-        while not (place / "run" / "steps.csv").exists() and process.poll() is None:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        ) as process:
+            try:
+                while not (place / "run" / "steps.csv").exists() and process.poll() is None:
+                    time.sleep(0.01)
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=120)
+            finally:
+                process.kill()
         assert (process.returncode, out) == (130, "")
         assert err.startswith("dpjax: stopped; the same command with --resume --out run ")
         assert err.count("\n") == 1
