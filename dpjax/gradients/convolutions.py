@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from dpjax.gradients.jaxprs import called_program, evaluate
+
 __all__ = ["channels_last_convolutions"]
 
 
@@ -43,16 +45,11 @@ def channels_last_convolutions(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _convolves(jaxpr: core.Jaxpr) -> bool:
-    return any(
-        eqn.primitive.name == "conv_general_dilated"
-        or (_inner(eqn) is not None and _convolves(_inner(eqn).jaxpr))
-        for eqn in jaxpr.eqns
-    )
+    def inside(eqn: Any) -> bool:
+        called = called_program(eqn)
+        return called is not None and _convolves(called[0])
 
-
-def _inner(eqn: Any) -> Any:
-    """Returns the program of an equation that merely calls one, or None."""
-    return eqn.params["jaxpr"] if eqn.primitive.name in ("jit", "pjit") else None
+    return any(eqn.primitive.name == "conv_general_dilated" or inside(eqn) for eqn in jaxpr.eqns)
 
 
 def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -65,21 +62,12 @@ def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) ->
         values = [read(atom) for atom in eqn.invars]
         if eqn.primitive.name == "conv_general_dilated":
             found: Sequence[Any] = [_channels_last(*values, **eqn.params)]
-        elif (inner := _inner(eqn)) is not None and _convolves(inner.jaxpr):
-            found = _evaluated(inner.jaxpr, inner.consts, values)
+        elif (called := called_program(eqn)) is not None and _convolves(called[0]):
+            found = _evaluated(*called, values)
         else:
-            found = _alone(eqn, values)
+            found = evaluate(eqn, values)
         known.update(zip(eqn.outvars, found, strict=True))
     return [jnp.asarray(read(atom)) for atom in jaxpr.outvars]
-
-
-def _alone(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
-    """Evaluates one equation, whatever its primitive."""
-    bound = eqn.primitive.get_bind_params(eqn.params)
-    functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # up to jax 0.9
-    with eqn.ctx.manager:  # settings that were in force where the equation was traced
-        found = eqn.primitive.bind(*functions, *values, **parameters)
-    return found if eqn.primitive.multiple_results else [found]
 
 
 def _channels_last(

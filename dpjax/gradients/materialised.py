@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.norms import accumulation_dtype, row_norms
+from dpjax.gradients.masking import over_clean_rows, weighted_rows
+from dpjax.gradients.norms import row_norms
 
 __all__ = ["ChunkGrads", "MaterialisedChunk"]
 
@@ -48,10 +49,8 @@ class MaterialisedChunk:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
         leaves, treedef = jax.tree.flatten(self.grads)
         keep = self.real & jnp.isfinite(norms[:, 0])
-        # A masked copy of all gradients is dear, and needed only if a row is not finite.
-        clean = jnp.all(jnp.isfinite(norms))
         columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
-        sums = _weighted_sums(leaves, columns, keep, clean)
+        sums = _weighted_sums(leaves, columns, keep)
         return jax.tree.unflatten(treedef, sums)
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
@@ -66,22 +65,8 @@ class MaterialisedChunk:
         return MaterialisedChunk(mapped, self.losses, self.real)
 
 
-@jax.jit
+@jax.jit  # an eager caller would recompile a bare cond each time
 def _weighted_sums(
-    leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array, clean: jax.Array
+    leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array
 ) -> list[jax.Array]:
-    def weighted(rows: jax.Array, weights: jax.Array) -> jax.Array:
-        wide = accumulation_dtype(rows)
-        # The default precision of an accelerator's matmul is too coarse for a bound to hold.
-        highest = jax.lax.Precision.HIGHEST
-        return jnp.tensordot(weights.astype(wide), rows.astype(wide), axes=1, precision=highest)
-
-    def masked(rows: jax.Array) -> jax.Array:
-        return jnp.where(keep.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
-
-    return jax.lax.cond(
-        clean,
-        lambda rows: jax.tree.map(weighted, rows, columns),
-        lambda rows: jax.tree.map(weighted, jax.tree.map(masked, rows), columns),
-        leaves,
-    )
+    return over_clean_rows(lambda rows: jax.tree.map(weighted_rows, columns, rows), leaves, keep)

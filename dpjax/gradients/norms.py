@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-__all__ = ["accumulation_dtype", "combined_norm", "row_norms"]
+__all__ = ["accumulation_dtype", "combined_norm", "power_of_two", "row_norms"]
 
 # Between these a sum of squares has lost nothing: above, it is near overflow; below, squares of
 # single entries may have vanished. Outside, the row is scaled by a power of two first.
@@ -65,7 +65,7 @@ def row_norms(
             )
             for mine in members
         ]
-        powers = [_power_of_two(x) for x in largest]
+        powers = [power_of_two(x) for x in largest]
         norms = jnp.sqrt(squares([scale for scale, _ in powers]))
         norms = jnp.ldexp(norms, jnp.stack([exponent for _, exponent in powers], axis=-1))
         return jnp.where(jnp.isfinite(jnp.stack(largest, axis=-1)), norms, jnp.inf)
@@ -84,13 +84,13 @@ def combined_norm(norms: jax.Array) -> jax.Array:
     ['5e+30', '0', 'inf']
     """
     largest = jnp.max(norms, axis=-1, initial=0.0)
-    scale, exponent = _power_of_two(largest)
+    scale, exponent = power_of_two(largest)
     squares = jnp.sum(jnp.square(norms * scale[..., None]), axis=-1)
     combined = jnp.ldexp(jnp.sqrt(squares), exponent)
     return jnp.where(jnp.isfinite(largest), combined, jnp.inf)
 
 
-def _power_of_two(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
+def power_of_two(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns an exact scale that brings `largest` near 1, and the exponent that undoes it."""
     limits = jnp.finfo(largest.dtype)
     _, exponent = jnp.frexp(jnp.where(jnp.isfinite(largest), largest, 1.0))

@@ -9,15 +9,16 @@ import numpy as np
 
 from dpjax import _checks
 from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_batch_stats
+from dpjax.gradients.ghost import ghost_engine
 from dpjax.gradients.interface import PerExampleGrads
-from dpjax.gradients.materialised import MaterialisedChunk
+from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
 from dpjax.gradients.rows import Rows, batch_rows, gathered_rows, leading_size
 from dpjax.gradients.shards import varying, varying_zero
 from dpjax.gradients.vmap import vmap_engine
 
 __all__ = ["ENGINES", "as_per_example_grads", "per_example_grads"]
 
-ENGINES = {"vmap": vmap_engine}
+ENGINES: dict[str, Callable[..., ChunkGrads]] = {"ghost": ghost_engine, "vmap": vmap_engine}
 
 
 def per_example_grads(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Chunk", "Rows", "batch_rows", "gathered_rows", "leading_size"]
+__all__ = ["Chunk", "Rows", "batch_rows", "gathered_rows", "leading_size", "row_keys"]
 
 
 class Chunk(NamedTuple):
@@ -82,6 +82,11 @@ class Rows:
 
     def _gather(self, index: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], self.data)
+
+
+def row_keys(key: jax.Array, chunk: Chunk) -> jax.Array:
+    """Returns a key for each row: `key`, folded with the row's index."""
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row)
 
 
 def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:

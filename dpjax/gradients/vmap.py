@@ -7,7 +7,7 @@ import jax
 
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.materialised import MaterialisedChunk
-from dpjax.gradients.rows import Chunk
+from dpjax.gradients.rows import Chunk, row_keys
 
 __all__ = ["vmap_engine"]
 
@@ -24,9 +24,7 @@ def vmap_engine(
         key: None, or the key that is folded with each row's index.
     """
     grad_fn = jax.value_and_grad(loss_fn)
-    own: tuple[Any, ...] = ()
-    if key is not None:
-        own = (jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row),)
+    own = () if key is None else (row_keys(key, chunk),)
     grads_of = jax.vmap(grad_fn, in_axes=(None, 0, *(0 for _ in own)))
     if jax.default_backend() == "cpu":
         grads_of = channels_last_convolutions(grads_of)

@@ -1,0 +1,47 @@
+"""What a norm and its share of the weighted sum cost, estimated.
+
+In multiply-adds of a matrix product, for one example; a number that is written to memory and read
+again counts as many. Fitted to what single layers took on a CPU: see scripts/bench_costs.py.
+"""
+
+from typing import NamedTuple
+
+from dpjax.gradients.ghost.embeddings import is_lookup, lookup_sizes
+from dpjax.gradients.ghost.sites import Site
+
+__all__ = ["Cost", "site_costs", "vmap_cost"]
+
+# A gradient's entry that is kept for the weighted sum: written, read for the norm and for the sum.
+_KEPT = 48.0
+# An entry of a window of an image: copied there, and read.
+_COPIED = 16.0
+# Beside one product of all examples, one product for each of them, as vmap takes it.
+_VMAP_CONVOLUTION = 3.0
+
+
+class Cost(NamedTuple):
+    """Of the two ways: inner products and the ordinary weighted sum, or the gradient formed."""
+
+    gram: float
+    form: float
+
+
+def site_costs(site: Site) -> Cost:
+    """Returns the costs of a contraction or of a lookup of rows."""
+    if is_lookup(site.meeting):
+        g, t, rows, entries = lookup_sizes(site)
+        return Cost(g * t * (t + 1) * entries, g * rows * entries * _KEPT)
+    g, t, k, c = site.sizes
+    product = site.product
+    windows = 0.0 if product is None or product.copies <= 1 else _COPIED * g * t * k
+    inner = 0.0 if t == 1 else g * t * t * (k + c)
+    return Cost(windows + inner + g * t * k * c, windows + g * t * k * c + _KEPT * g * k * c)
+
+
+def vmap_cost(site: Site) -> float:
+    """Returns the cost of forming and keeping the gradient through vmap."""
+    if is_lookup(site.meeting):
+        return site_costs(site).form
+    g, t, k, c = site.sizes
+    slower = _VMAP_CONVOLUTION if site.meeting.name == "conv_general_dilated" else 1.0
+    return slower * g * t * k * c + _KEPT * g * k * c

@@ -1,0 +1,123 @@
+"""Norms of gradients from the inner products of their factors.
+
+The gradient ``sum_t a_t b_t^T`` has ``|g|^2 = sum_{t,s} (a_t . a_s) (b_t . b_s)``, which costs
+T^2 (K + C) instead of T K C. In floating point this can come out too small, even negative, where
+the terms cancel: near-constant a_t and b_t with zero mean. Both this sum and the weighted sum that
+is taken later are off by at most ``gamma q``, with ``q = (sum_t |a_t| |b_t|)^2``; it is added, so
+that no example is longer than its norm says. Where that matters the gradient is formed instead.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.ghost.embeddings import is_lookup, lookup_sizes, shared_rows
+from dpjax.gradients.ghost.sites import HIGHEST, Given, Site, wide
+from dpjax.gradients.norms import power_of_two
+
+__all__ = ["gram_norms"]
+
+# How much of a squared norm may be the allowance for rounding before it is looked at again.
+_MOST_ALLOWED = 1e-2
+
+
+class _Square(NamedTuple):
+    value: jax.Array  # squared norm, with the allowance
+    q: jax.Array
+    allowance: jax.Array
+    vanished: jax.Array  # at most so much was lost as entries too small to be squared
+
+
+def gram_norms(
+    site: Site, given: Given, real: jax.Array, formed: Callable[[Given], jax.Array]
+) -> jax.Array:
+    """Returns (N,) norms of the gradients by a site's node, never less than the true ones.
+
+    Args:
+        site: a contraction, or a lookup of rows.
+        given: what the pass left for all examples.
+        real: (N,) bool, the rows that matter.
+        formed: from one example's `given` to the norm of its gradient, formed: for rows whose
+            norm cannot be had from inner products.
+    """
+    squares = jax.vmap(partial(_square, site))
+    positions = _positions(site)
+
+    def careful() -> jax.Array:
+        scaled, exponent = _scaled(given)
+        again = squares(scaled)
+        # A row that is not finite stays so, whatever is done with it.
+        fine = (again.allowance <= _MOST_ALLOWED * again.value) | ~jnp.isfinite(again.value)
+        rounding = _gamma(positions, again.q.dtype) / 2 * jnp.sqrt(again.q)
+        norms = jax.lax.cond(
+            jnp.all(fine | ~real),
+            lambda: jnp.sqrt(again.value),
+            lambda: jax.lax.map(formed, scaled) + rounding,
+        )
+        return jnp.ldexp(norms, exponent)
+
+    found = squares(given)
+    fine = found.allowance + found.vanished <= _MOST_ALLOWED * found.value
+    fine &= jnp.isfinite(found.value)
+    return jax.lax.cond(jnp.all(fine | ~real), lambda: jnp.sqrt(found.value), careful)
+
+
+def _positions(site: Site) -> int:
+    return (lookup_sizes(site) if is_lookup(site.meeting) else site.sizes)[1]
+
+
+def _gamma(positions: int, dtype: Any) -> float:
+    """Bounds the relative error of sums over T positions, and over the entries of each."""
+    return (positions + 16) * float(jnp.finfo(dtype).eps)
+
+
+def _square(site: Site, given: Given) -> _Square:
+    """Returns the squared norm of one example's gradient."""
+    if is_lookup(site.meeting):
+        return _square_of_rows(site, given)
+    a, b = site.factors(given)
+    if a.shape[1] == 1:  # one position: |a|^2 |b|^2
+        own = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
+        square = jnp.sum(own[0] * own[1])
+        return _allowed(square, square, a.shape, jnp.sum(own[0]) + jnp.sum(own[1]))
+    products = [jnp.einsum("gtk,gsk->gts", x, x, precision=HIGHEST) for x in (a, b)]
+    squares = [jnp.diagonal(p, axis1=1, axis2=2) for p in products]
+    q = jnp.sum(jnp.square(jnp.sum(jnp.sqrt(squares[0]) * jnp.sqrt(squares[1]), axis=1)))
+    total = jnp.sum(squares[0]) + jnp.sum(squares[1])
+    return _allowed(jnp.sum(products[0] * products[1]), q, a.shape, total)
+
+
+def _square_of_rows(site: Site, given: Given) -> _Square:
+    """Returns ``sum over rows of |sum of the cotangents at the positions that look it up|^2``."""
+    same, b = shared_rows(site, given)
+    products = jnp.einsum("gtc,gsc->gts", b, b, precision=HIGHEST)
+    squares = jnp.diagonal(products, axis1=1, axis2=2)
+    lengths = jnp.sqrt(squares)
+    q = jnp.sum(same * lengths[:, :, None] * lengths[:, None, :])
+    return _allowed(jnp.sum(same * products), q, b.shape, jnp.sum(squares))
+
+
+def _allowed(square: jax.Array, q: jax.Array, shape: Sequence[int], squares: jax.Array) -> _Square:
+    allowance = _gamma(shape[1], q.dtype) * q
+    vanished = math.prod(shape) * jnp.finfo(q.dtype).tiny * squares
+    return _Square(jnp.maximum(square, 0) + allowance, q, allowance, vanished)
+
+
+def _scaled(given: Given) -> tuple[Given, jax.Array]:
+    """Returns all operands near 1, by powers of two, and the exponent that undoes it."""
+    exponents: list[jax.Array] = []
+
+    def scaled(x: jax.Array) -> Any:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        x = wide(x)
+        flat = jnp.abs(x).reshape(x.shape[0], -1)
+        scale, exponent = power_of_two(jnp.max(flat, axis=1, initial=0.0))
+        exponents.append(exponent)
+        return x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
+
+    return jax.tree.map(scaled, given), sum(exponents[1:], exponents[0])

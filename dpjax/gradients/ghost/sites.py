@@ -1,0 +1,138 @@
+"""One parameter operand of one meeting: its gradient for one example, and in sum over all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.ghost.analysis import Meeting
+from dpjax.gradients.ghost.contractions import Contraction, contraction
+from dpjax.gradients.ghost.nodes import Node
+from dpjax.gradients.jaxprs import evaluate, is_float
+from dpjax.gradients.norms import accumulation_dtype
+
+__all__ = ["HIGHEST", "Given", "Site", "sites_of", "wide"]
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a backward pass left at a meeting: kept operands and cotangents; a pytree."""
+
+    kept: tuple[jax.Array, ...]
+    cotangents: tuple[jax.Array, ...]
+
+
+jax.tree_util.register_dataclass(Given, ["kept", "cotangents"], [])
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A parameter operand of a meeting.
+
+    Attributes:
+        meeting: where.
+        position: of the operand.
+        node: what the operand is.
+        product: the meeting as a contraction, if it is one.
+    """
+
+    meeting: Meeting
+    position: int
+    node: Node
+    product: Contraction | None = field(repr=False)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(G, T, K, C) of a contraction, over all turns of its loops."""
+        assert self.product is not None
+        g, t, k, c = self.product.sizes
+        for loop in self.meeting.loops:
+            if loop in self.node.loops:
+                g *= loop.length
+            else:
+                t *= loop.length
+        return g, t, k, c
+
+    def factors(self, given: Given) -> tuple[jax.Array, jax.Array]:
+        """Returns (G, T, K) and (G, T, C) of one example, in a dtype for sums."""
+        assert self.product is not None
+        (operand,), (cotangent,) = given.kept, given.cotangents
+        of = self.product.factors
+        for _ in self.meeting.loops:
+            of = jax.vmap(of)
+        a, b = of(wide(operand), wide(cotangent))
+        return self._merged(a), self._merged(b)
+
+    def _merged(self, factor: jax.Array) -> jax.Array:
+        """Lays turns of loops beside the blocks or the positions."""
+        loops = self.meeting.loops
+        blocks = [i for i, loop in enumerate(loops) if loop in self.node.loops]
+        turns = [i for i, loop in enumerate(loops) if loop not in self.node.loops]
+        n = len(loops)
+        ordered = jnp.transpose(factor, (*blocks, n, *turns, n + 1, n + 2))
+        g, t, *_ = self.sizes
+        return ordered.reshape(g, t, factor.shape[-1])
+
+    def gradient(self, given: Given, values: Sequence[Any]) -> jax.Array:
+        """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
+
+        Args:
+            given: what the pass left for this example.
+            values: of the meeting's nodes, over all turns of their loops.
+        """
+        if self.product is None:
+            return self._pulled_back(given, values)
+        a, b = self.factors(given)
+        return self.assembled(jnp.einsum("gtk,gtc->gkc", a, b, precision=HIGHEST))
+
+    def assembled(self, blocks: jax.Array) -> jax.Array:
+        """Returns the gradient (G, K, C) of a contraction in the shape of the node."""
+        assert self.product is not None
+        turns = [loop.length for loop in self.node.loops]
+        back = self.product.assembled
+        for _ in turns:
+            back = jax.vmap(back)
+        g, _, k, c = self.product.sizes
+        return back(blocks.reshape(*turns, g, k, c))
+
+    def _pulled_back(self, given: Given, values: Sequence[Any]) -> jax.Array:
+        """Returns the gradient through the derivative of the meeting's own equation."""
+        if self.meeting.eqn is None:
+            found = given.cotangents[0]
+        else:
+            pull = self._pull
+            for loop in reversed(self.meeting.loops):
+                axes = [0 if loop in node.loops else None for node in self.meeting.nodes.values()]
+                pull = jax.vmap(pull, in_axes=(0, axes))
+            found = pull(given, list(values))
+        turns = [i for i, loop in enumerate(self.meeting.loops) if loop not in self.node.loops]
+        return jnp.sum(wide(found), axis=tuple(turns))
+
+    def _pull(self, given: Given, values: Sequence[Any]) -> jax.Array:
+        own = dict(zip(self.meeting.nodes, values, strict=True))
+
+        def results(value: jax.Array) -> list[jax.Array]:
+            found = evaluate(
+                self.meeting.eqn, self.meeting.operands(given.kept, {**own, self.position: value})
+            )
+            return [found[i] for i in self.meeting.tapped]
+
+        return jax.vjp(results, own[self.position])[1](list(given.cotangents))[0]
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """Returns floats in a dtype for sums, and anything else as it is."""
+    return x.astype(accumulation_dtype(x)) if is_float(x) else x
+
+
+def sites_of(meetings: Sequence[Meeting]) -> list[Site]:
+    """Returns the sites of all meetings."""
+    return [
+        Site(meeting, position, node, contraction(meeting))
+        for meeting in meetings
+        for position, node in meeting.nodes.items()
+    ]
