@@ -11,13 +11,20 @@ from dpjax import (
     testing,
     thresholds,
 )
-from dpjax.gradients import PerExampleGrads, per_example_grads, refuse_batch_stats
+from dpjax.gradients import (
+    Explanation,
+    PerExampleGrads,
+    explain,
+    per_example_grads,
+    refuse_batch_stats,
+)
 from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.methods import Method
 from dpjax.privatize import ClippedSum, PrivatizeState, Released, clipped_sum, privatize
 
 __all__ = [
     "ClippedSum",
+    "Explanation",
     "Guarantee",
     "Mechanism",
     "Method",
@@ -26,6 +33,7 @@ __all__ = [
     "Released",
     "accounting",
     "clipped_sum",
+    "explain",
     "gradients",
     "methods",
     "noise",

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax import _checks
 from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_batch_stats
-from dpjax.gradients.ghost import ghost_engine
+from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
 from dpjax.gradients.interface import PerExampleGrads
 from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
 from dpjax.gradients.rows import Rows, batch_rows, gathered_rows, leading_size
@@ -18,7 +18,12 @@ from dpjax.gradients.vmap import vmap_engine
 
 __all__ = ["ENGINES", "as_per_example_grads", "per_example_grads"]
 
-ENGINES: dict[str, Callable[..., ChunkGrads]] = {"ghost": ghost_engine, "vmap": vmap_engine}
+ENGINES: dict[str, Callable[..., ChunkGrads]] = {
+    "auto": auto_engine,
+    "ghost": ghost_engine,
+    "ghost_two_pass": ghost_two_pass_engine,
+    "vmap": vmap_engine,
+}
 
 
 def per_example_grads(
@@ -29,7 +34,11 @@ def per_example_grads(
     Args:
         loss_fn: ``loss_fn(params, example) -> scalar``, or ``loss_fn(params, example, key)`` when a
             key is given. Pure, for ONE example: a slice of the batch without its leading axis.
-        engine: "vmap".
+        engine: how gradients are obtained. "vmap" forms all of them. "ghost" computes norms and
+            weighted sums without forming those that are dear, close to the cost of an ordinary
+            gradient; "ghost_two_pass" in the least memory, with a second pass over the examples;
+            "auto" is the one of "vmap" and "ghost" that is estimated to cost less. `dpjax.explain`
+            says what would be done. All give the same gradients.
         chunk: rows per pass; None takes all at once. Memory is that of `chunk` gradients.
 
     Returns:

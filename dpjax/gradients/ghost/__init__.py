@@ -7,7 +7,16 @@ cotangents follow the norms (`gram`, `forms`) and the weighted sum (`sums`), by 
 less (`cost`, `blocks`).
 """
 
+from dpjax.gradients.ghost.auto import auto_engine
 from dpjax.gradients.ghost.engine import ghost_engine
+from dpjax.gradients.ghost.explanation import Explanation, LeafExplanation, explain
+from dpjax.gradients.ghost.two_pass import ghost_two_pass_engine
 
-
-__all__ = ["ghost_engine"]
+__all__ = [
+    "Explanation",
+    "LeafExplanation",
+    "auto_engine",
+    "explain",
+    "ghost_engine",
+    "ghost_two_pass_engine",
+]

@@ -12,7 +12,6 @@ In a loop, turns are positions if the parameter is the same in all of them, else
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import jax
@@ -96,34 +95,37 @@ def _conv(eqn: Any) -> Contraction | None:
     per_group, channels = kernel[source], kernel[to] // groups
     t = image[batch] * math.prod(rows)
     k = math.prod(offsets) * per_group
-    spread = list(zip(parameters["padding"], parameters["lhs_dilation"], strict=True))
+    padding = [
+        (lo, hi, dilation - 1)
+        for (lo, hi), dilation in zip(
+            parameters["padding"], parameters["lhs_dilation"], strict=True
+        )
+    ]
 
     def windows(operand: jax.Array) -> jax.Array:
-        """Returns, for every pixel out, its window of the image: (..., rows, offsets, channels)."""
-        x = jnp.transpose(operand, (batch, *space, features))
-        config = [(0, 0, 0), *((lo, hi, step - 1) for (lo, hi), step in spread), (0, 0, 0)]
-        x = jax.lax.pad(x, jnp.zeros((), x.dtype), config)
-        slices = []
-        for offset in product(*(range(n) for n in offsets)):
-            begin = [o * d for o, d in zip(offset, parameters["rhs_dilation"], strict=True)]
-            strides = parameters["window_strides"]
-            end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, rows, strides, strict=True)]
-            slices.append(
-                jax.lax.slice(
-                    x,
-                    (0, *begin, 0),
-                    (x.shape[0], *end, x.shape[-1]),
-                    (1, *strides, 1),
-                ).reshape(t, groups, per_group)
+        """Returns (G, K, T): for every pixel out its window, axis by axis, channels in front.
+
+        Copying runs of pixels is faster than copying a few channels at a time.
+        """
+        x = jnp.transpose(operand, (features, batch, *space))
+        x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * 2 + padding)
+        for i, (count, size) in enumerate(zip(offsets, rows, strict=True)):
+            stride, dilation = parameters["window_strides"][i], parameters["rhs_dilation"][i]
+            axis = i + 2 + i  # behind as many axes of offsets
+            begins = [offset * dilation for offset in range(count)]
+            x = jnp.stack(
+                [
+                    jax.lax.slice_in_dim(x, begin, begin + (size - 1) * stride + 1, stride, axis)
+                    for begin in begins
+                ],
+                axis=i,
             )
-        return jnp.concatenate(slices, axis=-1)
+        x = x.reshape(math.prod(offsets), groups, per_group, t)
+        return jnp.swapaxes(x, 0, 1).reshape(groups, k, t)
 
     def factors(operand: jax.Array, cotangent: jax.Array) -> Factors:
         b = jnp.transpose(cotangent, (out[0], *out[2:], out[1])).reshape(t, groups, channels)
-        a = windows(operand)
-        if groups == 1:
-            return a.reshape(1, t, k), b.reshape(1, t, channels)
-        return jnp.swapaxes(a, 0, 1), jnp.swapaxes(b, 0, 1)
+        return jnp.swapaxes(windows(operand), 1, 2), jnp.swapaxes(b, 0, 1)
 
     def assembled(gradient: jax.Array) -> jax.Array:
         blocks = gradient.reshape(groups, *offsets, per_group, channels)

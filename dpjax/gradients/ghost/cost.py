@@ -13,6 +13,8 @@ __all__ = ["Cost", "site_costs", "vmap_cost"]
 
 # A gradient's entry that is kept for the weighted sum: written, read for the norm and for the sum.
 _KEPT = 48.0
+# An entry of the T x T inner products, beside the K + C that it is a sum of.
+_ENTRY = 400.0
 # An entry of a window of an image: copied there, and read.
 _COPIED = 16.0
 # Beside one product of all examples, one product for each of them, as vmap takes it.
@@ -30,11 +32,11 @@ def site_costs(site: Site) -> Cost:
     """Returns the costs of a contraction or of a lookup of rows."""
     if is_lookup(site.meeting):
         g, t, rows, entries = lookup_sizes(site)
-        return Cost(g * t * (t + 1) * entries, g * rows * entries * _KEPT)
+        return Cost(g * t * t * (entries + _ENTRY), g * rows * entries * _KEPT)
     g, t, k, c = site.sizes
     product = site.product
     windows = 0.0 if product is None or product.copies <= 1 else _COPIED * g * t * k
-    inner = 0.0 if t == 1 else g * t * t * (k + c)
+    inner = 0.0 if t == 1 else g * t * t * (k + c + _ENTRY)
     return Cost(windows + inner + g * t * k * c, windows + g * t * k * c + _KEPT * g * k * c)
 
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from dpjax.gradients.ghost.analysis import Program, analysed
 from dpjax.gradients.ghost.blocks import Block, blocks_of
-from dpjax.gradients.ghost.forms import by_leaf, former, mapped, norms_of
+from dpjax.gradients.ghost.forms import by_leaf, former, norms_of
 from dpjax.gradients.ghost.gram import gram_norms
+from dpjax.gradients.ghost.mapping import over_examples
 from dpjax.gradients.ghost.sites import Given
 from dpjax.gradients.ghost.sums import weighted_site_sum
 from dpjax.gradients.ghost.tapped import Pass, backward_pass
@@ -78,7 +79,7 @@ def ghost_engine(
         if block.method == "gram":
             norms[block.leaves[0]] = work.gram(block, given)
         else:
-            formed = mapped(block, former(block, work.leaves), given)
+            formed = over_examples(former(block, work.leaves), given, block.sites)
             kept.update(zip(block.leaves, formed, strict=True))
     found = _kept_norms(kept, chunk.real)
     norms.update({leaf: found[:, i] for i, leaf in enumerate(kept)})

@@ -11,10 +11,7 @@ from dpjax.gradients.ghost.nodes import Memo, Node
 from dpjax.gradients.ghost.sites import Given, Site, wide
 from dpjax.gradients.norms import accumulation_dtype, row_norms
 
-__all__ = ["Former", "by_leaf", "former", "mapped"]
-
-# What an example's operands and gradient may take while it is formed, to stay in a core's cache.
-_CACHE_BYTES = 2**20
+__all__ = ["Former", "by_leaf", "former", "norms_of"]
 
 Former = Callable[[Sequence[Given]], list[jax.Array]]
 
@@ -74,26 +71,6 @@ def by_leaf(node: Node, gradient: jax.Array, like: Any) -> jax.Array:
         return Memo({index: own}, wide=dtype).stacked(node)
 
     return jax.vjp(value, jnp.zeros(like.shape, dtype))[1](gradient)[0]
-
-
-def mapped(block: Block, form: Callable[[Any], Any], given: Sequence[Given]) -> Any:
-    """Applies `form` to every example's `given`.
-
-    A product of one example's factors at a time keeps them in the cache, which on a CPU is
-    several times as fast as a batched product.
-    """
-    products = [site for site in block.sites if site.product is not None]
-    rows = len(jax.tree.leaves(given)[0])
-    if not products or jax.default_backend() != "cpu":
-        return jax.vmap(form)(given)
-    each = 4 * max(g * (t * k + t * c + k * c) for g, t, k, c in (s.sizes for s in products))
-    together = _divisor(rows, max(1, _CACHE_BYTES // each))
-    return jax.lax.map(form, given, batch_size=together if together > 1 else None)
-
-
-def _divisor(rows: int, most: int) -> int:
-    """Returns the largest divisor of `rows` that is at most `most`."""
-    return max(d for d in range(1, min(rows, most) + 1) if rows % d == 0) if rows else 1
 
 
 def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.ghost.embeddings import is_lookup, lookup_sizes, shared_rows
-from dpjax.gradients.ghost.sites import HIGHEST, Given, Site, wide
+from dpjax.gradients.ghost.mapping import over_examples
+from dpjax.gradients.ghost.sites import Given, Site, blocks_product, wide
 from dpjax.gradients.norms import power_of_two
 
 __all__ = ["gram_norms"]
@@ -44,7 +45,10 @@ def gram_norms(
         formed: from one example's `given` to the norm of its gradient, formed: for rows whose
             norm cannot be had from inner products.
     """
-    squares = jax.vmap(partial(_square, site))
+
+    def squares(given: Given) -> _Square:
+        return over_examples(partial(_square, site), given, [site])
+
     positions = _positions(site)
 
     def careful() -> jax.Array:
@@ -84,7 +88,7 @@ def _square(site: Site, given: Given) -> _Square:
         own = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
         square = jnp.sum(own[0] * own[1])
         return _allowed(square, square, a.shape, jnp.sum(own[0]) + jnp.sum(own[1]))
-    products = [jnp.einsum("gtk,gsk->gts", x, x, precision=HIGHEST) for x in (a, b)]
+    products = [blocks_product("gtk,gsk->gts", x, x) for x in (a, b)]
     squares = [jnp.diagonal(p, axis1=1, axis2=2) for p in products]
     q = jnp.sum(jnp.square(jnp.sum(jnp.sqrt(squares[0]) * jnp.sqrt(squares[1]), axis=1)))
     total = jnp.sum(squares[0]) + jnp.sum(squares[1])
@@ -94,7 +98,7 @@ def _square(site: Site, given: Given) -> _Square:
 def _square_of_rows(site: Site, given: Given) -> _Square:
     """Returns ``sum over rows of |sum of the cotangents at the positions that look it up|^2``."""
     same, b = shared_rows(site, given)
-    products = jnp.einsum("gtc,gsc->gts", b, b, precision=HIGHEST)
+    products = blocks_product("gtc,gsc->gts", b, b)
     squares = jnp.diagonal(products, axis1=1, axis2=2)
     lengths = jnp.sqrt(squares)
     q = jnp.sum(same * lengths[:, :, None] * lengths[:, None, :])

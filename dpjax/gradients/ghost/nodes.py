@@ -1,6 +1,6 @@
 """Values made of parameters alone: what stands between a leaf and the data it meets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ def _preserves(eqn: Any, inputs: Sequence[Node], aval: Any) -> bool:
 class Memo:
     """The values of nodes in one run of a program; equations of parameters run once."""
 
-    def __init__(self, leaves: Sequence[Any], wide: Any = None) -> None:
+    def __init__(self, leaves: Sequence[Any] | Mapping[int, Any], wide: Any = None) -> None:
         """Takes the leaves' values; `wide` is the dtype to stay in where nodes only rearrange."""
         self._leaves = leaves
         self._wide = wide

@@ -13,7 +13,13 @@ from dpjax.gradients.ghost.nodes import Node
 from dpjax.gradients.jaxprs import evaluate, is_float
 from dpjax.gradients.norms import accumulation_dtype
 
-__all__ = ["HIGHEST", "Given", "Site", "sites_of", "wide"]
+__all__ = ["HIGHEST", "Given", "Site", "blocks_product", "sites_of", "wide"]
+
+# Equations whose derivative by a parameter is as cheap as they are themselves.
+_FORMULAS = (
+    *("add", "sub", "mul", "div", "add_any", "gather", "identity"),
+    *("concatenate", "select_n", "pad", "dynamic_slice", "dynamic_update_slice"),
+)
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -44,6 +50,11 @@ class Site:
     position: int
     node: Node
     product: Contraction | None = field(repr=False)
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether the meeting is one of the equations that networks are made of."""
+        return self.product is not None or self.meeting.name in _FORMULAS
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -87,7 +98,7 @@ class Site:
         if self.product is None:
             return self._pulled_back(given, values)
         a, b = self.factors(given)
-        return self.assembled(jnp.einsum("gtk,gtc->gkc", a, b, precision=HIGHEST))
+        return self.assembled(blocks_product("gtk,gtc->gkc", a, b))
 
     def assembled(self, blocks: jax.Array) -> jax.Array:
         """Returns the gradient (G, K, C) of a contraction in the shape of the node."""
@@ -122,6 +133,16 @@ class Site:
             return [found[i] for i in self.meeting.tapped]
 
         return jax.vjp(results, own[self.position])[1](list(given.cotangents))[0]
+
+
+def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns a product for each block, exactly enough for a bound to hold; `how` as in einsum.
+
+    One block alone is a plain product of matrices, which CPUs are faster at than a batch of one.
+    """
+    if a.shape[0] > 1:
+        return jnp.einsum(how, a, b, precision=HIGHEST)
+    return jnp.einsum(how.replace("g", ""), a[0], b[0], precision=HIGHEST)[None]
 
 
 def wide(x: jax.Array) -> jax.Array:
