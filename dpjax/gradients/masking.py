@@ -19,15 +19,16 @@ def weighted_rows(weights: jax.Array, rows: jax.Array) -> jax.Array:
     return jnp.tensordot(weights.astype(wide), rows.astype(wide), axes=1, precision=highest)
 
 
-def over_clean_rows(fn: Callable[[Any], Any], rows: Any, keep: jax.Array) -> Any:
-    """Returns ``fn(rows)`` with zeros in the rows that are not kept.
+def over_clean_rows(fn: Callable[[Any], Any], rows: Any, keep: jax.Array, norms: jax.Array) -> Any:
+    """Returns ``fn(rows)``, in which rows that are not finite are zeros.
 
-    A masked copy of all rows is dear, and made only if a row is not kept.
+    A masked copy of all rows is dear, and made only if a row is not finite.
 
     Args:
-        fn: a sum over rows in which a row of zeros adds nothing.
+        fn: a sum over rows in which a row that is not kept has weight 0.
         rows: pytree of arrays with a leading axis.
-        keep: (k,) bool.
+        keep: (k,) bool, the rows that are real and finite.
+        norms: of the rows, padding too.
     """
 
     def masked(leaf: jax.Array) -> jax.Array:
@@ -35,4 +36,6 @@ def over_clean_rows(fn: Callable[[Any], Any], rows: Any, keep: jax.Array) -> Any
             return leaf
         return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
 
-    return jax.lax.cond(jnp.all(keep), fn, lambda dirty: fn(jax.tree.map(masked, dirty)), rows)
+    return jax.lax.cond(
+        jnp.all(jnp.isfinite(norms)), fn, lambda dirty: fn(jax.tree.map(masked, dirty)), rows
+    )

@@ -50,7 +50,7 @@ class MaterialisedChunk:
         leaves, treedef = jax.tree.flatten(self.grads)
         keep = self.real & jnp.isfinite(norms[:, 0])
         columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
-        sums = _weighted_sums(leaves, columns, keep)
+        sums = _weighted_sums(leaves, columns, keep, norms)
         return jax.tree.unflatten(treedef, sums)
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
@@ -67,6 +67,9 @@ class MaterialisedChunk:
 
 @jax.jit  # an eager caller would recompile a bare cond each time
 def _weighted_sums(
-    leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array
+    leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array, norms: jax.Array
 ) -> list[jax.Array]:
-    return over_clean_rows(lambda rows: jax.tree.map(weighted_rows, columns, rows), leaves, keep)
+    def sums(rows: list[jax.Array]) -> list[jax.Array]:
+        return jax.tree.map(weighted_rows, columns, rows)
+
+    return over_clean_rows(sums, leaves, keep, norms)

@@ -23,8 +23,8 @@ from dpjax.gradients.shards import varying_zero
 
 __all__ = ["GhostChunk", "ghost_engine", "program_of"]
 
-# From the weights of rows and groups, and which rows to keep, to the sum for each leaf.
-Weighted = Callable[[jax.Array, jax.Array, GroupIndex], list[jax.Array]]
+# From the weights and norms of rows by group, and which rows to keep, to the sum for each leaf.
+Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class GhostChunk:
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
         keep = self.real & jnp.isfinite(norms[:, 0])
-        sums = self._weighted(jnp.where(keep[:, None], weights, 0), keep, groups)
+        sums = self._weighted(jnp.where(keep[:, None], weights, 0), norms, keep, groups)
         return jax.tree.unflatten(self._treedef, sums)
 
 
@@ -150,7 +150,9 @@ def _book_keeping(work: Work, kept: dict[int, jax.Array]) -> Weighted:
     gram = {b.leaves[0]: b.sites[0] for b in work.blocks if b.method == "gram"}
     factors = {b.leaves[0]: work.given(b)[0] for b in work.blocks if b.method == "gram"}
 
-    def weighted(weights: jax.Array, keep: jax.Array, groups: GroupIndex) -> list[jax.Array]:
+    def weighted(
+        weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
+    ) -> list[jax.Array]:
         def sums(rows: Any) -> dict[int, jax.Array]:
             formed, given = rows
             found = {i: weighted_rows(weights[:, groups.of_leaf[i]], x) for i, x in formed.items()}
@@ -158,7 +160,7 @@ def _book_keeping(work: Work, kept: dict[int, jax.Array]) -> Weighted:
                 found[i] = weighted_site_sum(site, given[i], weights[:, groups.of_leaf[i]])
             return found
 
-        found = over_clean_rows(sums, (kept, factors), keep)
+        found = over_clean_rows(sums, (kept, factors), keep, norms)
         for i, node in direct.items():
             found[i] = by_leaf(node, found[i], work.leaves[i])
         return [found.get(i, _no_gradient(leaf)) for i, leaf in enumerate(work.leaves)]

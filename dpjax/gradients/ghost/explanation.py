@@ -77,8 +77,8 @@ class Explanation:
         ]
         total = sum(leaf.cost for leaf in self.leaves), sum(leaf.vmap for leaf in self.leaves)
         lines.append(
-            f"cost in millions of multiply-adds an example: ghost {total[0]:.3g}, vmap "
-            f"{total[1]:.3g}; engine='auto' takes {self.auto}"
+            f"cost in millions of multiply-adds: ghost {total[0]:.3g}, vmap {total[1]:.3g}; "
+            f"'auto' takes {self.auto}"
         )
         return "\n".join(lines)
 
@@ -100,7 +100,7 @@ def explain(loss_fn: Callable[..., jax.Array], params: Any, *example: Any) -> Ex
         leaf    meets data in  norm by  cost    vmap    why
         bias    add            form     0.0001  0.0001  as large as the data it meets
         kernel  dot_general    gram     0.03    1.47    inner products cost less
-        cost in millions of multiply-adds an example: ghost 0.0301, vmap 1.47; engine='auto' takes ghost
+        cost in millions of multiply-adds: ghost 0.0301, vmap 1.47; 'auto' takes ghost
     """
     program = analysed(loss_fn, params, *example)
     blocks = blocks_of(program)

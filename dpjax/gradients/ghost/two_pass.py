@@ -72,7 +72,9 @@ def _second_pass(loss_fn: Callable[..., jax.Array], params: Any, data: Any) -> W
         found = grad(params, jax.tree.map(lambda leaf: _replaced(leaf, keep, good), data))
         return [jnp.where(jnp.any(keep), leaf, 0) for leaf in jax.tree.leaves(found)]
 
-    def weighted(weights: jax.Array, keep: jax.Array, groups: GroupIndex) -> list[jax.Array]:
+    def weighted(
+        weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
+    ) -> list[jax.Array]:
         passes = [gradient(weights[:, j], keep) for j in range(len(groups.names))]
         return [passes[j][i] for i, j in enumerate(groups.of_leaf)]
 
