@@ -1,0 +1,1 @@
+"""The gradient engines beside their peers: one run, all variants taking turns."""
