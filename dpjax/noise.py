@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax import _threefry
+
 __all__ = ["add_gaussian", "checked_key", "sigma_gradient", "stream"]
 
 
@@ -68,7 +70,7 @@ def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
 
 
 def _standard_normal(key: jax.Array, size: int, dtype: Any) -> jax.Array:
-    return jax.random.normal(key, (size,), dtype)
+    return jax.random.normal(_threefry.fused(key), (size,), dtype)
 
 
 def sigma_gradient(sigma: Any, sigma_statistic: float | None) -> jax.Array:

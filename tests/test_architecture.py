@@ -24,6 +24,7 @@ ROOMS = [
     "_record",
     "_toml",
     "_states",
+    "_threefry",
     "rules",
     "schedules",
     "noise",
