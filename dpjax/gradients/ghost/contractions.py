@@ -29,13 +29,16 @@ class Contraction:
     """How one meeting is a contraction, in one turn of its loops.
 
     Attributes:
-        factors: from the data operand and the cotangent to (G, T, K) and (G, T, C).
+        factors: from the data operand and the cotangent to the data's and the cotangent's factor.
+        layout: of the data's factor, "gtk" or "gkt", whichever it is copied in faster; that of the
+            cotangent is "gtc".
         assembled: from the gradient (G, K, C) to the parameter's shape.
         sizes: G, T, K, C.
         copies: how often a number of the data appears in the first factor.
     """
 
     factors: Callable[[jax.Array, jax.Array], Factors]
+    layout: str
     assembled: Callable[[jax.Array], jax.Array]
     sizes: tuple[int, int, int, int]
     copies: float
@@ -80,7 +83,7 @@ def _dot(eqn: Any, position: int) -> Contraction:
         blocks = gradient.reshape([shape[i] for i in order])
         return jnp.transpose(blocks, [order.index(i) for i in range(rank)])
 
-    return Contraction(factors, assembled, sizes, 1.0)
+    return Contraction(factors, "gtk", assembled, sizes, 1.0)
 
 
 def _conv(eqn: Any) -> Contraction | None:
@@ -125,7 +128,7 @@ def _conv(eqn: Any) -> Contraction | None:
 
     def factors(operand: jax.Array, cotangent: jax.Array) -> Factors:
         b = jnp.transpose(cotangent, (out[0], *out[2:], out[1])).reshape(t, groups, channels)
-        return jnp.swapaxes(windows(operand), 1, 2), jnp.swapaxes(b, 0, 1)
+        return windows(operand), jnp.swapaxes(b, 0, 1)
 
     def assembled(gradient: jax.Array) -> jax.Array:
         blocks = gradient.reshape(groups, *offsets, per_group, channels)
@@ -136,7 +139,7 @@ def _conv(eqn: Any) -> Contraction | None:
         return jnp.transpose(whole, [places[i] for i in range(len(kernel))])
 
     copies = t * k * groups / max(1, math.prod(image))
-    return Contraction(factors, assembled, (groups, t, k, channels), copies)
+    return Contraction(factors, "gkt", assembled, (groups, t, k, channels), copies)
 
 
 def _without(rank: int, *taken: int) -> Sequence[int]:

@@ -84,15 +84,19 @@ def _square(site: Site, given: Given) -> _Square:
     if is_lookup(site.meeting):
         return _square_of_rows(site, given)
     a, b = site.factors(given)
-    if a.shape[1] == 1:  # one position: |a|^2 |b|^2
+    positions = site.sizes[1]
+    if positions == 1:  # |a|^2 |b|^2
         own = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
         square = jnp.sum(own[0] * own[1])
-        return _allowed(square, square, a.shape, jnp.sum(own[0]) + jnp.sum(own[1]))
-    products = [blocks_product("gtk,gsk->gts", x, x) for x in (a, b)]
+        return _allowed(square, square, site.sizes, jnp.sum(own[0]) + jnp.sum(own[1]))
+    products = [
+        blocks_product(f"{layout},{layout.replace('t', 's')}->gts", x, x)
+        for layout, x in zip(site.layouts, (a, b), strict=True)
+    ]
     squares = [jnp.diagonal(p, axis1=1, axis2=2) for p in products]
     q = jnp.sum(jnp.square(jnp.sum(jnp.sqrt(squares[0]) * jnp.sqrt(squares[1]), axis=1)))
     total = jnp.sum(squares[0]) + jnp.sum(squares[1])
-    return _allowed(jnp.sum(products[0] * products[1]), q, a.shape, total)
+    return _allowed(jnp.sum(products[0] * products[1]), q, site.sizes, total)
 
 
 def _square_of_rows(site: Site, given: Given) -> _Square:
@@ -102,12 +106,12 @@ def _square_of_rows(site: Site, given: Given) -> _Square:
     squares = jnp.diagonal(products, axis1=1, axis2=2)
     lengths = jnp.sqrt(squares)
     q = jnp.sum(same * lengths[:, :, None] * lengths[:, None, :])
-    return _allowed(jnp.sum(same * products), q, b.shape, jnp.sum(squares))
+    return _allowed(jnp.sum(same * products), q, lookup_sizes(site), jnp.sum(squares))
 
 
-def _allowed(square: jax.Array, q: jax.Array, shape: Sequence[int], squares: jax.Array) -> _Square:
-    allowance = _gamma(shape[1], q.dtype) * q
-    vanished = math.prod(shape) * jnp.finfo(q.dtype).tiny * squares
+def _allowed(square: jax.Array, q: jax.Array, sizes: Sequence[int], squares: jax.Array) -> _Square:
+    allowance = _gamma(sizes[1], q.dtype) * q
+    vanished = math.prod(sizes) * jnp.finfo(q.dtype).tiny * squares
     return _Square(jnp.maximum(square, 0) + allowance, q, allowance, vanished)
 
 

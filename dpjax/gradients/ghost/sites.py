@@ -1,5 +1,6 @@
 """One parameter operand of one meeting: its gradient for one example, and in sum over all."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,24 +70,33 @@ class Site:
         return g, t, k, c
 
     def factors(self, given: Given) -> tuple[jax.Array, jax.Array]:
-        """Returns (G, T, K) and (G, T, C) of one example, in a dtype for sums."""
+        """Returns both factors of one example in a dtype for sums; see `layouts`."""
         assert self.product is not None
         (operand,), (cotangent,) = given.kept, given.cotangents
         of = self.product.factors
         for _ in self.meeting.loops:
             of = jax.vmap(of)
         a, b = of(wide(operand), wide(cotangent))
-        return self._merged(a), self._merged(b)
+        return self._merged(a, self.layouts[0]), self._merged(b, self.layouts[1])
 
-    def _merged(self, factor: jax.Array) -> jax.Array:
+    @property
+    def layouts(self) -> tuple[str, str]:
+        """The axes of both factors: g blocks, t positions, k entries of the data, c of the rest."""
+        assert self.product is not None
+        return self.product.layout, "gtc"
+
+    def _merged(self, factor: jax.Array, layout: str) -> jax.Array:
         """Lays turns of loops beside the blocks or the positions."""
         loops = self.meeting.loops
-        blocks = [i for i, loop in enumerate(loops) if loop in self.node.loops]
-        turns = [i for i, loop in enumerate(loops) if loop not in self.node.loops]
-        n = len(loops)
-        ordered = jnp.transpose(factor, (*blocks, n, *turns, n + 1, n + 2))
-        g, t, *_ = self.sizes
-        return ordered.reshape(g, t, factor.shape[-1])
+        axes: dict[str, list[int]] = {"g": [], "t": []}
+        for i, loop in enumerate(loops):
+            axes["g" if loop in self.node.loops else "t"].append(i)
+        order, shape = [], []
+        for i, name in enumerate(layout, len(loops)):
+            mine = [*axes.get(name, ()), i]
+            order += mine
+            shape.append(math.prod(factor.shape[axis] for axis in mine))
+        return jnp.transpose(factor, order).reshape(shape)
 
     def gradient(self, given: Given, values: Sequence[Any]) -> jax.Array:
         """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
@@ -98,7 +108,7 @@ class Site:
         if self.product is None:
             return self._pulled_back(given, values)
         a, b = self.factors(given)
-        return self.assembled(blocks_product("gtk,gtc->gkc", a, b))
+        return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b))
 
     def assembled(self, blocks: jax.Array) -> jax.Array:
         """Returns the gradient (G, K, C) of a contraction in the shape of the node."""

@@ -27,7 +27,7 @@ def weighted_site_sum(site: Site, given: Given, weights: jax.Array) -> jax.Array
     given = Given(tuple(wide(x) for x in given.kept), (weighted,))
     if site.meeting.name == "dot_general":
         a, b = jax.vmap(site.factors)(given)
-        return site.assembled(jnp.einsum("ngtk,ngtc->gkc", a, b, precision=HIGHEST))
+        return site.assembled(jnp.einsum(f"n{site.layouts[0]},ngtc->gkc", a, b, precision=HIGHEST))
     return _transposed(site, given, cotangent.dtype)
 
 
