@@ -18,22 +18,33 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def fused(key: jax.Array) -> jax.Array:
-    """Returns a threefry key whose draws are the same numbers, faster.
+def fused(key: jax.Array, skipped: int = 0) -> jax.Array:
+    """Returns a key whose one draw is the same as a threefry key's, or the later part of one.
+
+    Args:
+        key: a threefry key.
+        skipped: how many numbers of the whole draw come before.
 
     >>> key = jax.random.key(1)
-    >>> bool(jnp.all(jax.random.normal(fused(key), (3,)) == jax.random.normal(key, (3,))))
+    >>> whole, part = jax.random.normal(key, (5,)), jax.random.normal(fused(key, 2), (3,))
+    >>> bool(jnp.all(part == whole[2:]))
     True
     """
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_IMPL)
+    counter = jnp.array([skipped >> 32, skipped & 0xFFFFFFFF], jnp.uint32)
+    words = jax.random.key_data(key)
+    return jax.random.wrap_key_data(
+        jnp.concatenate([words, jnp.broadcast_to(counter, words.shape)], axis=-1), impl=_IMPL
+    )
 
 
 def _random_bits(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
     size = math.prod(shape)
     if size >= 2**32:
-        return _THREEFRY.random_bits(key, bit_width, shape)
+        raise ValueError(f"{size} numbers in one draw: expected fewer than 2^32")
     count = jax.lax.iota(jnp.uint32, size)
-    high, low = _threefry2x32((key[0], key[1]), (jnp.zeros_like(count), count))
+    low = count + key[3]
+    carry = (low < count).astype(jnp.uint32)  # the sum went around
+    high, low = _threefry2x32((key[0], key[1]), (key[2] + carry, low))
     if bit_width == 64:
         bits = (high.astype(jnp.uint64) << jnp.uint64(32)) | low.astype(jnp.uint64)
     else:
@@ -55,13 +66,16 @@ def _threefry2x32(
     return a, b
 
 
-_THREEFRY: Any = extended.threefry_prng_impl
+def _refused(*_: Any) -> jax.Array:
+    raise TypeError("a fused key is for one draw: expected split and fold_in before `fused`")
+
+
 _IMPL = extended.define_prng_impl(
-    key_shape=_THREEFRY.key_shape,
-    seed=_THREEFRY.seed,
-    split=_THREEFRY.split,
+    key_shape=(4,),
+    seed=_refused,
+    split=_refused,
     random_bits=_random_bits,
-    fold_in=_THREEFRY.fold_in,
+    fold_in=_refused,
     name="threefry2x32_fused",
     tag="fryf",
 )

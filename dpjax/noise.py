@@ -2,6 +2,7 @@
 
 import itertools
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import jax.numpy as jnp
 from dpjax import _threefry
 
 __all__ = ["add_gaussian", "checked_key", "sigma_gradient", "stream"]
+
+_PIECE = 2**20  # about how many numbers are drawn together
 
 
 def checked_key(key: Any) -> jax.Array:
@@ -51,8 +54,7 @@ def stream(key: jax.Array, name: str) -> jax.Array:
 def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
     """Returns ``tree + std * N(0, I)``, drawn in float32 or wider.
 
-    One draw covers all leaves, end to end in the order of ``jax.tree.leaves``: a draw per leaf
-    would take many times longer to compile.
+    One draw covers all leaves, end to end in the order of ``jax.tree.leaves``.
 
     Args:
         key: the key of this one release.
@@ -61,16 +63,37 @@ def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
     """
     leaves, treedef = jax.tree.flatten(tree)
     dtype = jnp.result_type(jnp.float32, *leaves)
-    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
-    draws = jnp.split(_standard_normal(key, ends[-1], dtype), ends[:-1])
+    draws = _standard_normal(key, [leaf.size for leaf in leaves], dtype)
     noisy = [
         leaf + std * draw.reshape(leaf.shape) for leaf, draw in zip(leaves, draws, strict=True)
     ]
     return jax.tree.unflatten(treedef, noisy)
 
 
-def _standard_normal(key: jax.Array, size: int, dtype: Any) -> jax.Array:
-    return jax.random.normal(_threefry.fused(key), (size,), dtype)
+def _standard_normal(key: jax.Array, sizes: Sequence[int], dtype: Any) -> list[jax.Array]:
+    """Returns one draw, cut into parts.
+
+    It is made in pieces of some leaves each: a draw per leaf would take many times longer to
+    compile, and one for millions of parameters would be written to memory before it is added.
+    """
+    draws: list[jax.Array] = []
+    done = 0
+    while len(draws) < len(sizes):
+        piece = _leading(sizes[len(draws) :], at_least=_PIECE)
+        drawn = jax.random.normal(_threefry.fused(key, done), (sum(piece),), dtype)
+        draws += jnp.split(drawn, list(itertools.accumulate(piece))[:-1])
+        done += sum(piece)
+    return draws
+
+
+def _leading(sizes: Sequence[int], at_least: int) -> Sequence[int]:
+    """Returns as many sizes from the front as reach a sum; all, if they do not.
+
+    >>> _leading([2, 3, 4, 5], at_least=5)
+    [2, 3]
+    """
+    enough = (i for i, end in enumerate(itertools.accumulate(sizes), 1) if end >= at_least)
+    return sizes[: next(enough, len(sizes))]
 
 
 def sigma_gradient(sigma: Any, sigma_statistic: float | None) -> jax.Array:

@@ -81,7 +81,9 @@ class Stepper:
         patch.setattr(
             noise,
             "_standard_normal",
-            lambda key, size, dtype: queue.pop(0)[:size].astype(dtype),
+            lambda key, sizes, dtype: jnp.split(
+                queue.pop(0)[: sum(sizes)].astype(dtype), np.cumsum(sizes)[:-1]
+            ),
         )
 
         def with_draws(draws: jax.Array, *args: Any) -> Any:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax import noise
 from dpjax._threefry import _threefry2x32, fused
 
 
@@ -31,6 +32,40 @@ def test_the_same_normals(dtype):
             key = jax.random.fold_in(jax.random.key(seed), 9)
             draw = jax.jit(lambda k: jax.random.normal(k, (1000,), dtype))
             np.testing.assert_array_equal(draw(fused(key)), draw(key))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_later_part_of_a_draw(dtype):
+    with jax.enable_x64(dtype == "float64"):
+        key = jax.random.key(8)
+        whole = jax.random.normal(key, (40,), dtype)
+        np.testing.assert_array_equal(jax.random.normal(fused(key, 13), (27,), dtype), whole[13:])
+
+
+def test_a_part_around_the_end_of_the_low_word():
+    """The counter has 64 bits: block 2^32 + 1 is (1, 1)."""
+    key = jax.random.key(8)
+    words = jax.random.key_data(key)
+    found = jax.random.bits(fused(key, 2**32 - 1), (3,))
+    for i, (high, low) in enumerate([(0, 2**32 - 1), (1, 0), (1, 1)]):
+        a, b = _threefry2x32((words[0], words[1]), (jnp.uint32(high), jnp.uint32(low)))
+        assert int(found[i]) == int(a) ^ int(b)
+
+
+def test_a_fused_key_is_for_one_draw():
+    with pytest.raises(TypeError, match="for one draw"):
+        jax.random.split(fused(jax.random.key(0)))
+    with pytest.raises(TypeError, match="for one draw"):
+        jax.random.fold_in(fused(jax.random.key(0)), 1)
+
+
+def test_noise_in_pieces_is_one_draw(monkeypatch):
+    tree = [jnp.zeros(3), jnp.zeros((2, 4)), jnp.zeros(()), jnp.zeros(0), jnp.zeros(7)]
+    expected = jax.random.normal(jax.random.key(2), (19,))
+    for piece in (1, 4, 100):
+        monkeypatch.setattr(noise, "_PIECE", piece)
+        found = noise.add_gaussian(jax.random.key(2), tree, 1.0)
+        np.testing.assert_array_equal(jnp.concatenate([x.ravel() for x in found]), expected)
 
 
 def test_known_answers_of_random123():
