@@ -21,7 +21,7 @@ from dpjax.gradients.norms import accumulation_dtype, combined_norm, row_norms
 from dpjax.gradients.rows import Chunk, row_keys
 from dpjax.gradients.shards import varying_zero
 
-__all__ = ["GhostChunk", "ghost_engine", "program_of"]
+__all__ = ["GhostChunk", "Weighted", "Work", "book_kept", "ghost_engine", "program_of"]
 
 # From the weights and norms of rows by group, and which rows to keep, to the sum for each leaf.
 Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
@@ -71,7 +71,11 @@ def ghost_engine(
         chunk: the examples.
         key: None, or the key that is folded with each row's index.
     """
-    work = Work.begun(loss_fn, params, chunk, key)
+    return book_kept(Work.begun(loss_fn, params, chunk, key))
+
+
+def book_kept(work: "Work") -> GhostChunk:
+    """Returns the chunk of one pass: norms, and what weighted sums are made of."""
     norms: dict[int, jax.Array] = {}
     kept: dict[int, jax.Array] = {}
     for block in work.blocks:
@@ -81,9 +85,9 @@ def ghost_engine(
         else:
             formed = over_examples(former(block, work.leaves), given, block.sites)
             kept.update(zip(block.leaves, formed, strict=True))
-    found = _kept_norms(kept, chunk.real)
+    found = _kept_norms(kept, work.real)
     norms.update({leaf: found[:, i] for i, leaf in enumerate(kept)})
-    return work.chunk_of(norms, _book_keeping(work, kept))
+    return work.chunk_of(norms, _kept_sums(work, kept))
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def _kept_norms(kept: dict[int, jax.Array], real: jax.Array) -> jax.Array:
     return row_norms(list(kept.values()), tuple(range(len(kept))), len(kept), real)
 
 
-def _book_keeping(work: Work, kept: dict[int, jax.Array]) -> Weighted:
+def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> Weighted:
     """Returns the weighted sums: of gradients that were kept, or of factors."""
     direct = {block.leaves[0]: block.sites[0].node for block in work.blocks if block.direct}
     gram = {b.leaves[0]: b.sites[0] for b in work.blocks if b.method == "gram"}

@@ -1,0 +1,152 @@
+"""Whether the ghost engine's cost model chooses well: python scripts/bench_costs.py.
+
+For single layers, the norms and the weighted sum of all examples by both methods, timed in turns,
+beside what the model estimates. The last column is what the model's choice costs beside the better
+one. Constants in dpjax/gradients/ghost/cost.py were fitted to this table on 2 cores.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.ghost.analysis import analysed
+from dpjax.gradients.ghost.blocks import Block, blocks_of
+from dpjax.gradients.ghost.cost import site_costs
+from dpjax.gradients.ghost.engine import Work, book_kept
+from dpjax.gradients.ghost.tapped import Pass
+from dpjax.gradients.groups import group_index
+from dpjax.gradients.rows import batch_rows
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer with one parameter: its loss, and the shapes of parameter and example."""
+
+    label: str
+    batch: int
+    apply: Callable[[Any, Any], Any]
+    kernel: tuple[int, ...]
+    example: tuple[int, ...]
+    tokens: int = 0  # examples are indices below it
+
+    def loss(self, kernel: Any, x: Any) -> Any:
+        """Returns a loss whose cotangents differ by position."""
+        return jnp.sum(jnp.tanh(self.apply(kernel, x)))
+
+    def data(self) -> tuple[jax.Array, jax.Array]:
+        """Returns a parameter and a batch."""
+        key = jax.random.key(0)
+        shape = (self.batch, *self.example)
+        kernel = 0.05 * jax.random.normal(key, self.kernel)
+        if self.tokens:
+            return kernel, jax.random.randint(key, shape, 0, self.tokens)
+        return kernel, jax.random.normal(key, shape)
+
+
+def conv(batch: int, size: int, inputs: int, outputs: int, window: int, stride: int) -> Layer:
+    """A convolution over a square image."""
+
+    def apply(kernel: Any, x: Any) -> Any:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x[None], kernel, (stride, stride), "SAME", dimension_numbers=layout
+        )
+
+    label = f"conv {window}x{window}/{stride}, {size}x{size}x{inputs} to {outputs}"
+    return Layer(label, batch, apply, (window, window, inputs, outputs), (size, size, inputs))
+
+
+def dense(batch: int, positions: int, inputs: int, outputs: int) -> Layer:
+    """A linear layer at some positions."""
+    label = f"dense {inputs} to {outputs}, T = {positions}"
+    return Layer(label, batch, lambda w, x: x @ w, (inputs, outputs), (positions, inputs))
+
+
+def lookup(batch: int, positions: int, rows: int, width: int) -> Layer:
+    """An embedding."""
+    label = f"embedding {rows} x {width}, T = {positions}"
+    return Layer(label, batch, lambda w, x: w[x], (rows, width), (positions,), rows)
+
+
+LAYERS = [
+    conv(256, 28, 1, 16, 8, 2),
+    conv(256, 13, 16, 32, 4, 2),
+    conv(16, 32, 3, 64, 3, 1),
+    conv(16, 32, 64, 64, 3, 1),
+    conv(16, 32, 64, 128, 3, 2),
+    conv(16, 16, 128, 128, 3, 1),
+    conv(16, 8, 256, 256, 3, 1),
+    conv(16, 4, 512, 512, 3, 1),
+    dense(256, 1, 512, 32),
+    dense(256, 15, 128, 512),
+    dense(32, 128, 256, 256),
+    dense(32, 128, 256, 1024),
+    dense(8, 128, 768, 3072),
+    lookup(256, 15, 57, 64),
+    lookup(32, 128, 1000, 256),
+]
+
+
+def forced(layer: Layer, block: Block) -> Callable[[Any, Pass], Any]:
+    """Returns norms and weighted sum by the block's method, from what the pass left."""
+
+    def run(kernel: Any, passed: Pass) -> Any:
+        real = jnp.ones(layer.batch, bool)
+        chunk = book_kept(Work([kernel], jax.tree.structure(kernel), [block], passed, real))
+        index = group_index(None, kernel)
+        norms = chunk.norms(index)
+        return chunk.weighted_sum(1 / (1 + norms), norms, index)
+
+    return jax.jit(run)
+
+
+def measured(layer: Layer, turns: int) -> dict[str, float]:
+    """Returns the median milliseconds of each method; they take turns."""
+    kernel, batch = layer.data()
+
+    def first_pass(kernel: Any, batch: Any) -> Pass:
+        return Work.begun(layer.loss, kernel, batch_rows(batch, None, None).all(), None).passed
+
+    passed = jax.jit(first_pass)(kernel, batch)
+    (block,) = blocks_of_layer(layer)
+    methods = {name: forced(layer, replace(block, method=name)) for name in ("gram", "form")}
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(turns + 1):
+        for name, run in methods.items():
+            begun = time.perf_counter()
+            jax.block_until_ready(run(kernel, passed))
+            times[name].append(1e3 * (time.perf_counter() - begun))
+    return {name: statistics.median(found[1:]) for name, found in times.items()}
+
+
+def blocks_of_layer(layer: Layer) -> list[Block]:
+    """Returns the one block of a layer."""
+    kernel, batch = layer.data()
+    return blocks_of(analysed(layer.loss, kernel, batch[0]))
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description="Compares the cost model with measurements.")
+    parser.add_argument("--turns", type=int, default=9)
+    turns = parser.parse_args().turns
+    print("| layer | B | gram ms | form ms | estimated gram / form | measured | choice | costs x |")
+    print("|---|---|---|---|---|---|---|---|")
+    for layer in LAYERS:
+        (block,) = blocks_of_layer(layer)
+        cost = site_costs(block.sites[0])
+        found = measured(layer, turns)
+        cells = [layer.label, str(layer.batch), f"{found['gram']:.1f}", f"{found['form']:.1f}"]
+        cells += [f"{cost.gram / cost.form:.2f}", f"{found['gram'] / found['form']:.2f}"]
+        cells += [block.method, f"{found[block.method] / min(found.values()):.2f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
