@@ -8,9 +8,10 @@ from dpjax.gradients.ghost import Explanation, explain
 from dpjax.gradients.groups import GroupIndex, group_index, labels
 from dpjax.gradients.interface import PerExampleGrads
 from dpjax.gradients.norms import combined_norm
-from dpjax.gradients.per_example import as_per_example_grads, per_example_grads
+from dpjax.gradients.per_example import ENGINES, as_per_example_grads, per_example_grads
 
 __all__ = [
+    "ENGINES",
     "Explanation",
     "GroupIndex",
     "PerExampleGrads",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpjax import _checks
+from dpjax.gradients import ENGINES
 
 __all__ = [
     "DataConfig",
@@ -128,7 +129,7 @@ class TrainConfig:
         if self.ema is not None:
             object.__setattr__(self, "ema", _checks.fraction("train.ema", self.ema))
         _choice("train.sampling", self.sampling, SAMPLINGS)
-        _text("train.engine", self.engine)
+        _choice("train.engine", self.engine, ENGINES)
         object.__setattr__(self, "augment", _texts("train.augment", self.augment))
         self._check_together()
 
