@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from dpjax.gradients.ghost.analysis import analysed
 from dpjax.gradients.ghost.blocks import Block, blocks_of
 from dpjax.gradients.ghost.cost import site_costs
-from dpjax.gradients.ghost.engine import Work, book_kept
-from dpjax.gradients.ghost.tapped import Pass
+from dpjax.gradients.ghost.engine import book_kept
+from dpjax.gradients.ghost.work import Work
 from dpjax.gradients.groups import group_index
 from dpjax.gradients.rows import batch_rows
 
@@ -93,12 +93,11 @@ LAYERS = [
 ]
 
 
-def forced(layer: Layer, block: Block) -> Callable[[Any, Pass], Any]:
-    """Returns norms and weighted sum by the block's method, from what the pass left."""
+def forced(work: Work, block: Block) -> Callable[[Any, Any], Any]:
+    """Returns norms and weighted sum by the block's method, from what a pass left."""
 
-    def run(kernel: Any, passed: Pass) -> Any:
-        real = jnp.ones(layer.batch, bool)
-        chunk = book_kept(Work([kernel], jax.tree.structure(kernel), [block], passed, real))
+    def run(kernel: Any, passed: Any) -> Any:
+        chunk = book_kept(replace(work, leaves=[kernel], blocks=[block], passed=passed))
         index = group_index(None, kernel)
         norms = chunk.norms(index)
         return chunk.weighted_sum(1 / (1 + norms), norms, index)
@@ -109,18 +108,14 @@ def forced(layer: Layer, block: Block) -> Callable[[Any, Pass], Any]:
 def measured(layer: Layer, turns: int) -> dict[str, float]:
     """Returns the median milliseconds of each method; they take turns."""
     kernel, batch = layer.data()
-
-    def first_pass(kernel: Any, batch: Any) -> Pass:
-        return Work.begun(layer.loss, kernel, batch_rows(batch, None, None).all(), None).passed
-
-    passed = jax.jit(first_pass)(kernel, batch)
-    (block,) = blocks_of_layer(layer)
-    methods = {name: forced(layer, replace(block, method=name)) for name in ("gram", "form")}
+    work = Work.begun(layer.loss, kernel, batch_rows(batch, None, None).all(), None)
+    (block,) = work.blocks
+    methods = {name: forced(work, replace(block, method=name)) for name in ("gram", "form")}
     times: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(turns + 1):
         for name, run in methods.items():
             begun = time.perf_counter()
-            jax.block_until_ready(run(kernel, passed))
+            jax.block_until_ready(run(kernel, work.passed))
             times[name].append(1e3 * (time.perf_counter() - begun))
     return {name: statistics.median(found[1:]) for name, found in times.items()}
 

@@ -81,13 +81,37 @@ def _channels_last(
     last = jax.lax.ConvDimensionNumbers(
         (0, rank - 1, *inner), (rank - 1, rank - 2, *range(rank - 2)), (0, rank - 1, *inner)
     )
-    result = jax.lax.conv_general_dilated(
-        image, kernel, dimension_numbers=last, **_arguments(parameters)
-    )
+    result = _convolved(image, kernel, last, _arguments(parameters))
     places = [0] * rank
     for place, axis in zip(out, (0, rank - 1, *inner), strict=True):
         places[place] = axis
     return jnp.transpose(result, places)
+
+
+def _convolved(image: jax.Array, kernel: jax.Array, last: Any, arguments: dict[str, Any]) -> Any:
+    """Convolves in the layout `last`, channels last; groups one after the other in float64.
+
+    There the compiler makes groups a dense kernel with zeros, and what is not finite in one group
+    (an example, under vmap) becomes NaN in all of them.
+    """
+    groups = {name: arguments[name] for name in ("feature_group_count", "batch_group_count")}
+    count = max(groups.values())
+    if count == 1 or image.dtype != jnp.float64:
+        return jax.lax.conv_general_dilated(image, kernel, dimension_numbers=last, **arguments)
+    axis = -1 if groups["feature_group_count"] > 1 else 0
+    images, kernels = _split(image, count, axis), _split(kernel, count, -1)
+    alone = {**arguments, **dict.fromkeys(groups, 1)}
+
+    def one(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jax.lax.conv_general_dilated(pair[0], pair[1], dimension_numbers=last, **alone)
+
+    found = jax.lax.map(one, (images, kernels))
+    return jnp.concatenate(list(found), axis=-1)
+
+
+def _split(x: jax.Array, parts: int, axis: int) -> jax.Array:
+    """Returns the parts of `x` along an axis, stacked in front."""
+    return jnp.stack(jnp.split(x, parts, axis=axis))
 
 
 def _arguments(parameters: dict[str, Any]) -> dict[str, Any]:

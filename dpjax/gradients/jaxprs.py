@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core
 
-__all__ = ["called_program", "evaluate", "is_float"]
+__all__ = ["called_program", "evaluate", "is_differentiable", "is_float"]
 
 # Calls that change nothing of what is computed or differentiated, by their names over the years.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint")
@@ -32,6 +32,11 @@ def evaluate(
     return found if eqn.primitive.multiple_results else [found]
 
 
+def is_differentiable(aval: Any) -> bool:
+    """Says whether a value has a gradient: a floating-point or complex array."""
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
 def is_float(aval: Any) -> bool:
-    """Says whether a value has a gradient: a floating-point array."""
+    """Says whether a value is a floating-point array."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.floating)

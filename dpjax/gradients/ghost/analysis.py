@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from dpjax.gradients.ghost.nodes import Loop, Node, constant, leaf, result, through_loop
-from dpjax.gradients.jaxprs import called_program, is_float
+from dpjax.gradients.jaxprs import called_program, is_differentiable
 
 __all__ = ["Call", "Level", "Meeting", "Plain", "Program", "Scan", "Step", "analysed"]
 
@@ -23,7 +23,7 @@ class Meeting:
         eqn: the equation, or None.
         nodes: the node of each operand that carries a gradient, by position.
         kept: positions of the operands that its gradients need: the data.
-        tapped: which results get a tap: the floating-point ones.
+        tapped: which results get a tap: those that have a gradient.
         avals: of the tapped results, in one turn of its loops.
         loops: around it, outermost first.
     """
@@ -187,7 +187,7 @@ class _Finder:
         elif all(kind is not None for kind in kinds) and not eqn.effects:
             inputs = [kind for kind in kinds if kind is not None]
             nodes.update({var: result(eqn, inputs, i) for i, var in enumerate(eqn.outvars)})
-        elif not with_leaves or not any(is_float(var.aval) for var in eqn.outvars):
+        elif not with_leaves or not any(is_differentiable(var.aval) for var in eqn.outvars):
             steps.append(Plain(eqn))
         elif eqn.primitive.name == "scan":
             steps.append(self._scan(eqn, kinds, loops))
@@ -195,7 +195,7 @@ class _Finder:
             steps.append(Meet(self._meeting(eqn, kinds, loops)))
 
     def _meeting(self, eqn: Any, kinds: Sequence[Node | None], loops: tuple[Loop, ...]) -> Meeting:
-        tapped = tuple(i for i, var in enumerate(eqn.outvars) if is_float(var.aval))
+        tapped = tuple(i for i, var in enumerate(eqn.outvars) if is_differentiable(var.aval))
         own = {i: kind for i, kind in enumerate(kinds) if kind is not None and kind.differentiable}
         # The derivative of a sum by one term needs no other.
         linear = eqn.primitive.name in ("add", "sub", "add_any")

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 
 from dpjax.gradients.ghost.blocks import blocks_of
-from dpjax.gradients.ghost.engine import ghost_engine, program_of
+from dpjax.gradients.ghost.engine import ghost_engine
 from dpjax.gradients.ghost.explanation import cheaper_engine
+from dpjax.gradients.ghost.work import program_of
 from dpjax.gradients.materialised import ChunkGrads
 from dpjax.gradients.rows import Chunk, row_keys
 from dpjax.gradients.vmap import vmap_engine

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.ghost.analysis import Meeting
+from dpjax.gradients.jaxprs import is_float
 
 __all__ = ["Contraction", "contraction"]
 
@@ -46,7 +47,7 @@ class Contraction:
 
 def contraction(meeting: Meeting) -> Contraction | None:
     """Returns a meeting as a contraction with its one parameter; None if it is none."""
-    if len(meeting.nodes) != 1:
+    if len(meeting.nodes) != 1 or not all(map(is_float, meeting.avals)):
         return None
     (position,) = meeting.nodes
     if meeting.name == "dot_general":

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 
 from dpjax.gradients.ghost.analysis import Meeting
 from dpjax.gradients.ghost.sites import Given, Site, wide
+from dpjax.gradients.jaxprs import is_float
 
 __all__ = ["is_lookup", "lookup_sizes", "shared_rows"]
 
 
 def is_lookup(meeting: Meeting) -> bool:
     """Says whether a meeting gathers whole rows of a parameter by one index each."""
-    if meeting.name != "gather" or list(meeting.nodes) != [0]:
+    if meeting.name != "gather" or list(meeting.nodes) != [0] or not is_float(meeting.avals[0]):
         return False
     numbers, shape = meeting.eqn.params["dimension_numbers"], meeting.nodes[0].aval.shape
     if len(numbers.start_index_map) != 1 or numbers.operand_batching_dims:

@@ -62,7 +62,7 @@ def _pull_to_leaves(
     return lambda g: {i: wide(x) for i, x in zip(mine, pull(g.astype(primal.dtype)), strict=True)}
 
 
-def by_leaf(node: Node, gradient: jax.Array, like: Any) -> jax.Array:
+def by_leaf(node: Node, gradient: jax.Array, leaf: jax.Array) -> jax.Array:
     """Returns a gradient by a node that rearranges one leaf as one by that leaf."""
     (index,) = node.leaves
     dtype = gradient.dtype
@@ -70,7 +70,7 @@ def by_leaf(node: Node, gradient: jax.Array, like: Any) -> jax.Array:
     def value(own: jax.Array) -> jax.Array:
         return Memo({index: own}, wide=dtype).stacked(node)
 
-    return jax.vjp(value, jnp.zeros(like.shape, dtype))[1](gradient)[0]
+    return jax.vjp(value, leaf.astype(dtype))[1](gradient)[0]
 
 
 def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:

@@ -20,7 +20,7 @@ from dpjax.gradients.ghost.mapping import over_examples
 from dpjax.gradients.ghost.sites import Given, Site, blocks_product, wide
 from dpjax.gradients.norms import power_of_two
 
-__all__ = ["gram_norms"]
+__all__ = ["gram_norms", "rounding"]
 
 # How much of a squared norm may be the allowance for rounding before it is looked at again.
 _MOST_ALLOWED = 1e-2
@@ -49,18 +49,16 @@ def gram_norms(
     def squares(given: Given) -> _Square:
         return over_examples(partial(_square, site), given, [site])
 
-    positions = _positions(site)
-
     def careful() -> jax.Array:
         scaled, exponent = _scaled(given)
         again = squares(scaled)
         # A row that is not finite stays so, whatever is done with it.
         fine = (again.allowance <= _MOST_ALLOWED * again.value) | ~jnp.isfinite(again.value)
-        rounding = _gamma(positions, again.q.dtype) / 2 * jnp.sqrt(again.q)
+        off = _gamma(_positions(site), again.q.dtype) / 2 * jnp.sqrt(again.q)
         norms = jax.lax.cond(
             jnp.all(fine | ~real),
             lambda: jnp.sqrt(again.value),
-            lambda: jax.lax.map(formed, scaled) + rounding,
+            lambda: jax.lax.map(formed, scaled) + off,
         )
         return jnp.ldexp(norms, exponent)
 
@@ -68,6 +66,22 @@ def gram_norms(
     fine = found.allowance + found.vanished <= _MOST_ALLOWED * found.value
     fine &= jnp.isfinite(found.value)
     return jax.lax.cond(jnp.all(fine | ~real), lambda: jnp.sqrt(found.value), careful)
+
+
+def rounding(site: Site, given: Given) -> jax.Array:
+    """Returns how much longer than its gradient an example may be in a weighted sum.
+
+    That is ``gamma / 2 sum_t |a_t| |b_t|``: the sum is not taken from the gradient that was formed.
+    """
+    if is_lookup(site.meeting):
+        _, b = shared_rows(site, given)
+        total = jnp.sum(jnp.linalg.norm(b, axis=-1))
+    else:
+        a, b = site.factors(given)
+        entries = site.layouts[0].index("k")
+        lengths = jnp.linalg.norm(a, axis=entries), jnp.linalg.norm(b, axis=2)
+        total = jnp.sum(lengths[0] * lengths[1])
+    return _gamma(_positions(site), total.dtype) / 2 * total
 
 
 def _positions(site: Site) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients.jaxprs import evaluate, is_float
+from dpjax.gradients.jaxprs import evaluate, is_differentiable, is_float
 
 __all__ = ["Loop", "Memo", "Node", "constant", "leaf", "result", "through_loop"]
 
@@ -50,7 +50,7 @@ class Node:
     @property
     def differentiable(self) -> bool:
         """Whether a leaf has a gradient through it."""
-        return bool(self.leaves) and is_float(self.aval)
+        return bool(self.leaves) and is_differentiable(self.aval)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -6,10 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.convolutions import channels_last_convolutions
+from dpjax.gradients.ghost.embeddings import is_lookup
 from dpjax.gradients.ghost.sites import HIGHEST, Given, Site, wide
 from dpjax.gradients.jaxprs import evaluate
+from dpjax.gradients.shards import varying, varying_zero
 
-__all__ = ["weighted_site_sum"]
+__all__ = ["has_site_sum", "weighted_site_sum"]
+
+
+def has_site_sum(site: Site) -> bool:
+    """Says whether a site's weighted sum can be had without its gradients."""
+    return site.product is not None or is_lookup(site.meeting)
 
 
 def weighted_site_sum(site: Site, given: Given, weights: jax.Array) -> jax.Array:
@@ -46,7 +53,8 @@ def _transposed(site: Site, given: Given, dtype: Any) -> jax.Array:
     batched = jax.vmap(batched, in_axes=(None, 0))
 
     def pulled(given: Given) -> jax.Array:
-        shared = jnp.zeros(site.node.shape, dtype)
+        # Its own on each device: the gradient by a shared one would be summed over devices.
+        shared = varying(jnp.zeros(site.node.shape, dtype), varying_zero(given))
         return jax.vjp(lambda value: batched(value, given.kept), shared)[1](given.cotangents[0])[0]
 
     if jax.default_backend() == "cpu":

@@ -1,0 +1,123 @@
+"""A pass over the examples of a chunk, and what an engine makes of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.gradients.ghost.analysis import Program, analysed
+from dpjax.gradients.ghost.blocks import Block, blocks_of
+from dpjax.gradients.ghost.forms import former, norms_of
+from dpjax.gradients.ghost.gram import gram_norms
+from dpjax.gradients.ghost.sites import Given
+from dpjax.gradients.ghost.tapped import Pass, backward_pass
+from dpjax.gradients.groups import GroupIndex
+from dpjax.gradients.norms import accumulation_dtype, combined_norm
+from dpjax.gradients.rows import Chunk, row_keys
+from dpjax.gradients.shards import varying_zero
+
+__all__ = ["GhostChunk", "Weighted", "Work", "program_of"]
+
+# From the weights and norms of rows by group, and which rows to keep, to the sum for each leaf.
+Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
+
+
+@dataclass(frozen=True)
+class GhostChunk:
+    """The examples of a chunk: the norm of every leaf, and how the weighted sum is had.
+
+    Attributes:
+        losses: (k,).
+        real: (k,) bool, False for padding.
+        leaf_norms: (k, leaves).
+    """
+
+    losses: jax.Array
+    real: jax.Array
+    leaf_norms: jax.Array
+    _weighted: Weighted = field(repr=False)
+    _treedef: Any = field(repr=False)
+
+    def norms(self, groups: GroupIndex) -> jax.Array:
+        """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
+        members = [
+            [i for i, group in enumerate(groups.of_leaf) if group == j]
+            for j in range(len(groups.names))
+        ]
+        columns = [combined_norm(self.leaf_norms[:, jnp.array(mine)]) for mine in members]
+        norms = jnp.stack(columns, axis=-1)
+        return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
+
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+        keep = self.real & jnp.isfinite(norms[:, 0])
+        sums = self._weighted(jnp.where(keep[:, None], weights, 0), norms, keep, groups)
+        return jax.tree.unflatten(self._treedef, sums)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass over the examples of a chunk, and the blocks it is looked at in."""
+
+    program: Program
+    blocks: list[Block]
+    leaves: list[jax.Array]
+    treedef: Any
+    data: Any
+    real: jax.Array
+    passed: Pass
+
+    @classmethod
+    def begun(
+        cls, loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, key: Any
+    ) -> "Work":
+        """Traces the loss and passes over the examples."""
+        data = (chunk.examples,) if key is None else (chunk.examples, row_keys(key, chunk))
+        program = program_of(loss_fn, params, data)
+        leaves, treedef = jax.tree.flatten(params)
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        passed = backward_pass(program, leaves, data, varying_zero(data, leaves))
+        return cls(program, blocks_of(program), leaves, treedef, data, chunk.real, passed)
+
+    def again(self, data: Any) -> "Work":
+        """Passes over other examples."""
+        passed = backward_pass(self.program, self.leaves, data, varying_zero(data, self.leaves))
+        return replace(self, data=data, passed=passed)
+
+    def given(self, block: Block) -> list[Given]:
+        """Returns what the pass left at each site of a block."""
+        numbers = [site.meeting.number for site in block.sites]
+        return [Given(self.passed.kept[i], self.passed.cotangents[i]) for i in numbers]
+
+    def gram(self, block: Block, given: Sequence[Given]) -> jax.Array:
+        """Returns the norms of a block's one leaf from inner products."""
+        form = former(block, self.leaves)
+        return gram_norms(block.sites[0], given[0], self.real, lambda one: norms_of(form([one]))[0])
+
+    def chunk_of(self, norms: dict[int, jax.Array], weighted: Weighted) -> GhostChunk:
+        """Returns the chunk; a leaf that meets no data has a gradient of zero."""
+        zero = jnp.zeros_like(self.passed.losses, accumulation_dtype(self.passed.losses))
+        columns = [norms.get(i, zero) for i in range(len(self.leaves))]
+        return GhostChunk(
+            self.passed.losses, self.real, jnp.stack(columns, axis=-1), weighted, self.treedef
+        )
+
+    def every_leaf(self, sums: dict[int, jax.Array]) -> list[jax.Array]:
+        """Returns the sums of all leaves; zero for one that meets no data."""
+        return [
+            sums[i] if i in sums else jnp.zeros_like(leaf, accumulation_dtype(leaf))
+            for i, leaf in enumerate(self.leaves)
+        ]
+
+
+def program_of(loss_fn: Callable[..., jax.Array], params: Any, data: Any) -> Program:
+    """Returns the program of a loss, from data with a leading axis of examples."""
+
+    def first(leaf: Any) -> jax.Array:
+        # Of a real example, since its type may say on which devices it differs.
+        leaf = jnp.asarray(leaf)
+        return leaf[0] if len(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype)
+
+    return analysed(loss_fn, params, *jax.tree.map(first, data))
