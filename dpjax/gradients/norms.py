@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-__all__ = ["accumulation_dtype", "combined_norm", "power_of_two", "row_norms"]
+__all__ = ["accumulation_dtype", "combined_norm", "norms_of", "power_of_two", "row_norms"]
 
 # Between these a sum of squares has lost nothing: above, it is near overflow; below, squares of
 # single entries may have vanished. Outside, the row is scaled by a power of two first.
@@ -75,6 +75,16 @@ def row_norms(
     safe = jnp.all(((plain >= low) & (plain <= high)) | ~rows[:, None])
     norms = jax.lax.cond(safe, lambda: jnp.sqrt(plain), scaled)
     return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
+
+
+def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:
+    """Returns the norm of each of one example's gradients.
+
+    >>> norms_of([jnp.array([3.0, 4.0]), jnp.array(2.0)]).tolist()
+    [5.0, 2.0]
+    """
+    rows = [x[None] for x in gradients]
+    return row_norms(rows, tuple(range(len(rows))), len(rows), jnp.ones(1, bool))[0]
 
 
 def combined_norm(norms: jax.Array) -> jax.Array:

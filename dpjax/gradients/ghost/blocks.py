@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpjax.gradients.ghost.analysis import Program
-from dpjax.gradients.ghost.cost import site_costs, vmap_cost
+from dpjax.gradients.ghost.cost import lookup_costs, site_costs, vmap_cost
 from dpjax.gradients.ghost.embeddings import is_lookup
 from dpjax.gradients.ghost.sites import Site, sites_of
 
@@ -19,7 +19,8 @@ class Block:
     Attributes:
         leaves: their indices.
         sites: where they meet data.
-        method: "gram", from inner products; "form", by forming the gradient.
+        method: "gram", from inner products; "rows", from the rows that were looked up; "form", by
+            forming the gradient.
         direct: whether the site's own gradient has the leaf's norm: one leaf that is only
             rearranged before its one site.
         cost: estimated, for one example.
@@ -55,18 +56,26 @@ def _components(sites: Sequence[Site]) -> list[tuple[tuple[int, ...], tuple[Site
 
 def _block(leaves: tuple[int, ...], sites: tuple[Site, ...]) -> Block:
     direct = len(leaves) == len(sites) == 1 and sites[0].node.preserves
-    costed = [site for site in sites if site.product is not None or is_lookup(site.meeting)]
-    entries = sum(math.prod(site.node.shape) for site in sites if site not in costed)
-    form = sum(site_costs(site).form for site in costed) + entries
-    vmap = sum(vmap_cost(site) for site in costed) + entries
+    form, vmap = (sum(costs) for costs in zip(*map(_forming, sites), strict=True))
     if not direct:
         return Block(leaves, sites, "form", False, form, vmap, _why_not_direct(leaves, sites))
-    if not costed:
-        return Block(leaves, sites, "form", True, form, vmap, "as large as the data it meets")
-    gram = site_costs(sites[0]).gram
-    if gram < form:
+    (site,) = sites
+    if is_lookup(site.meeting) and (rows := lookup_costs(site).without) < form:
+        return Block(leaves, sites, "rows", True, rows, vmap, "only rows that were looked up")
+    if site.product is None:
+        return Block(leaves, sites, "form", True, form, vmap, "no larger than the data it meets")
+    if (gram := site_costs(site).without) < form:
         return Block(leaves, sites, "gram", True, gram, vmap, "inner products cost less")
     return Block(leaves, sites, "form", True, form, vmap, "forming it costs less")
+
+
+def _forming(site: Site) -> tuple[float, float]:
+    """Returns what forming a site's gradient costs, and through vmap."""
+    if site.product is not None:
+        return site_costs(site).form, vmap_cost(site)
+    entries = float(math.prod(site.node.shape))
+    table = lookup_costs(site).form if is_lookup(site.meeting) else entries
+    return table, table
 
 
 def _why_not_direct(leaves: tuple[int, ...], sites: tuple[Site, ...]) -> str:

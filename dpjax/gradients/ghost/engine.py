@@ -37,12 +37,11 @@ def book_kept(work: "Work") -> GhostChunk:
     norms: dict[int, jax.Array] = {}
     kept: dict[int, jax.Array] = {}
     for block in work.blocks:
-        given = work.given(block)
-        if block.method == "gram":
-            norms[block.leaves[0]] = work.gram(block, given)
-        else:
-            formed = over_examples(former(block, work.leaves), given, block.sites)
+        if block.method == "form":
+            formed = over_examples(former(block, work.leaves), work.given(block), block.sites)
             kept.update(zip(block.leaves, formed, strict=True))
+        else:
+            norms[block.leaves[0]] = work.unformed_norms(block)
     found = _kept_norms(kept, work.real)
     norms.update({leaf: found[:, i] for i, leaf in enumerate(kept)})
     return work.chunk_of(norms, _kept_sums(work, kept))
@@ -57,8 +56,8 @@ def _kept_norms(kept: dict[int, jax.Array], real: jax.Array) -> jax.Array:
 def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> Weighted:
     """Returns the weighted sums: of gradients that were kept, or of factors."""
     direct = {block.leaves[0]: block.sites[0].node for block in work.blocks if block.direct}
-    gram = {b.leaves[0]: b.sites[0] for b in work.blocks if b.method == "gram"}
-    factors = {b.leaves[0]: work.given(b)[0] for b in work.blocks if b.method == "gram"}
+    unformed = {block.leaves[0]: block for block in work.blocks if block.method != "form"}
+    factors = {i: work.given(block)[0] for i, block in unformed.items()}
 
     def weighted(
         weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
@@ -66,8 +65,9 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> Weighted:
         def sums(rows: Any) -> dict[int, jax.Array]:
             formed, given = rows
             found = {i: weighted_rows(weights[:, groups.of_leaf[i]], x) for i, x in formed.items()}
-            for i, site in gram.items():
-                found[i] = weighted_site_sum(site, given[i], weights[:, groups.of_leaf[i]])
+            for i, block in unformed.items():
+                column = weights[:, groups.of_leaf[i]]
+                found[i] = weighted_site_sum(block.sites[0], given[i], column)
             return found
 
         found = over_clean_rows(sums, (kept, factors), keep, norms)

@@ -20,9 +20,10 @@ class LeafExplanation:
     Attributes:
         path: the leaf's, its keys joined by "/".
         meets: the equations in which it meets data, as "scan/dot_general" inside a loop.
-        method: "gram" (inner products of its factors), "form" (its gradient, from its own
-            equation), "chain" (the same, through the parameter-only equations before it, or as a
-            sum over several meeting points), or "none" (it meets no data: its gradient is zero).
+        method: "gram" (inner products of its factors), "rows" (those that were looked up), "form"
+            (its gradient, from its own equation), "chain" (the same, through the parameter-only
+            equations before it, or as a sum over several meeting points), or "none" (it meets no
+            data: its gradient is zero).
         fallback: whether an equation without a formula of its own was differentiated as a whole,
             example by example.
         cost: of the norm and the weighted sum, in millions of multiply-adds for one example.
@@ -98,7 +99,7 @@ def explain(loss_fn: Callable[..., jax.Array], params: Any, *example: Any) -> Ex
         >>> params = {"kernel": jnp.zeros((300, 100)), "bias": jnp.zeros(100)}
         >>> print(explain(loss, params, jnp.zeros(300)))
         leaf    meets data in  norm by  cost    vmap    why
-        bias    add            form     0.0001  0.0001  as large as the data it meets
+        bias    add            form     0.0001  0.0001  no larger than the data it meets
         kernel  dot_general    gram     0.03    1.47    inner products cost less
         cost in millions of multiply-adds: ghost 0.0301, vmap 1.47; 'auto' takes ghost
     """

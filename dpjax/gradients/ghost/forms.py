@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from dpjax.gradients.ghost.blocks import Block
 from dpjax.gradients.ghost.nodes import Memo, Node
 from dpjax.gradients.ghost.sites import Given, Site, wide
-from dpjax.gradients.norms import accumulation_dtype, row_norms
+from dpjax.gradients.norms import accumulation_dtype
 
-__all__ = ["Former", "by_leaf", "former", "norms_of"]
+__all__ = ["Former", "by_leaf", "former"]
 
 Former = Callable[[Sequence[Given]], list[jax.Array]]
 
@@ -71,9 +71,3 @@ def by_leaf(node: Node, gradient: jax.Array, leaf: jax.Array) -> jax.Array:
         return Memo({index: own}, wide=dtype).stacked(node)
 
     return jax.vjp(value, leaf.astype(dtype))[1](gradient)[0]
-
-
-def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:
-    """Returns the norm of each of one example's gradients."""
-    rows = [x[None] for x in gradients]
-    return row_norms(rows, tuple(range(len(rows))), len(rows), jnp.ones(1, bool))[0]

@@ -8,14 +8,13 @@ that no example is longer than its norm says. Where that matters the gradient is
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients.ghost.embeddings import is_lookup, lookup_sizes, shared_rows
 from dpjax.gradients.ghost.mapping import over_examples
 from dpjax.gradients.ghost.sites import Given, Site, blocks_product, wide
 from dpjax.gradients.norms import power_of_two
@@ -39,7 +38,7 @@ def gram_norms(
     """Returns (N,) norms of the gradients by a site's node, never less than the true ones.
 
     Args:
-        site: a contraction, or a lookup of rows.
+        site: a contraction.
         given: what the pass left for all examples.
         real: (N,) bool, the rows that matter.
         formed: from one example's `given` to the norm of its gradient, formed: for rows whose
@@ -54,7 +53,7 @@ def gram_norms(
         again = squares(scaled)
         # A row that is not finite stays so, whatever is done with it.
         fine = (again.allowance <= _MOST_ALLOWED * again.value) | ~jnp.isfinite(again.value)
-        off = _gamma(_positions(site), again.q.dtype) / 2 * jnp.sqrt(again.q)
+        off = _gamma(site, again.q.dtype) / 2 * jnp.sqrt(again.q)
         norms = jax.lax.cond(
             jnp.all(fine | ~real),
             lambda: jnp.sqrt(again.value),
@@ -73,36 +72,25 @@ def rounding(site: Site, given: Given) -> jax.Array:
 
     That is ``gamma / 2 sum_t |a_t| |b_t|``: the sum is not taken from the gradient that was formed.
     """
-    if is_lookup(site.meeting):
-        _, b = shared_rows(site, given)
-        total = jnp.sum(jnp.linalg.norm(b, axis=-1))
-    else:
-        a, b = site.factors(given)
-        entries = site.layouts[0].index("k")
-        lengths = jnp.linalg.norm(a, axis=entries), jnp.linalg.norm(b, axis=2)
-        total = jnp.sum(lengths[0] * lengths[1])
-    return _gamma(_positions(site), total.dtype) / 2 * total
+    a, b = site.factors(given)
+    entries = site.layouts[0].index("k")
+    total = jnp.sum(jnp.linalg.norm(a, axis=entries) * jnp.linalg.norm(b, axis=2))
+    return _gamma(site, total.dtype) / 2 * total
 
 
-def _positions(site: Site) -> int:
-    return (lookup_sizes(site) if is_lookup(site.meeting) else site.sizes)[1]
-
-
-def _gamma(positions: int, dtype: Any) -> float:
+def _gamma(site: Site, dtype: Any) -> float:
     """Bounds the relative error of sums over T positions, and over the entries of each."""
-    return (positions + 16) * float(jnp.finfo(dtype).eps)
+    return (site.sizes[1] + 16) * float(jnp.finfo(dtype).eps)
 
 
 def _square(site: Site, given: Given) -> _Square:
     """Returns the squared norm of one example's gradient."""
-    if is_lookup(site.meeting):
-        return _square_of_rows(site, given)
     a, b = site.factors(given)
     positions = site.sizes[1]
     if positions == 1:  # |a|^2 |b|^2
         own = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
         square = jnp.sum(own[0] * own[1])
-        return _allowed(square, square, site.sizes, jnp.sum(own[0]) + jnp.sum(own[1]))
+        return _allowed(site, square, square, jnp.sum(own[0]) + jnp.sum(own[1]))
     products = [
         blocks_product(f"{layout},{layout.replace('t', 's')}->gts", x, x)
         for layout, x in zip(site.layouts, (a, b), strict=True)
@@ -110,22 +98,12 @@ def _square(site: Site, given: Given) -> _Square:
     squares = [jnp.diagonal(p, axis1=1, axis2=2) for p in products]
     q = jnp.sum(jnp.square(jnp.sum(jnp.sqrt(squares[0]) * jnp.sqrt(squares[1]), axis=1)))
     total = jnp.sum(squares[0]) + jnp.sum(squares[1])
-    return _allowed(jnp.sum(products[0] * products[1]), q, site.sizes, total)
+    return _allowed(site, jnp.sum(products[0] * products[1]), q, total)
 
 
-def _square_of_rows(site: Site, given: Given) -> _Square:
-    """Returns ``sum over rows of |sum of the cotangents at the positions that look it up|^2``."""
-    same, b = shared_rows(site, given)
-    products = blocks_product("gtc,gsc->gts", b, b)
-    squares = jnp.diagonal(products, axis1=1, axis2=2)
-    lengths = jnp.sqrt(squares)
-    q = jnp.sum(same * lengths[:, :, None] * lengths[:, None, :])
-    return _allowed(jnp.sum(same * products), q, lookup_sizes(site), jnp.sum(squares))
-
-
-def _allowed(square: jax.Array, q: jax.Array, sizes: Sequence[int], squares: jax.Array) -> _Square:
-    allowance = _gamma(sizes[1], q.dtype) * q
-    vanished = math.prod(sizes) * jnp.finfo(q.dtype).tiny * squares
+def _allowed(site: Site, square: jax.Array, q: jax.Array, squares: jax.Array) -> _Square:
+    allowance = _gamma(site, q.dtype) * q
+    vanished = math.prod(site.sizes) * jnp.finfo(q.dtype).tiny * squares
     return _Square(jnp.maximum(square, 0) + allowance, q, allowance, vanished)
 
 

@@ -77,7 +77,7 @@ class Site:
         for _ in self.meeting.loops:
             of = jax.vmap(of)
         a, b = of(wide(operand), wide(cotangent))
-        return self._merged(a, self.layouts[0]), self._merged(b, self.layouts[1])
+        return self.merged(a, self.layouts[0]), self.merged(b, self.layouts[1])
 
     @property
     def layouts(self) -> tuple[str, str]:
@@ -85,8 +85,8 @@ class Site:
         assert self.product is not None
         return self.product.layout, "gtc"
 
-    def _merged(self, factor: jax.Array, layout: str) -> jax.Array:
-        """Lays turns of loops beside the blocks or the positions."""
+    def merged(self, factor: jax.Array, layout: str) -> jax.Array:
+        """Lays turns of loops, in front, beside the blocks or the positions of a layout."""
         loops = self.meeting.loops
         axes: dict[str, list[int]] = {"g": [], "t": []}
         for i, loop in enumerate(loops):

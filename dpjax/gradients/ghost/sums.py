@@ -6,17 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.convolutions import channels_last_convolutions
-from dpjax.gradients.ghost.embeddings import is_lookup
 from dpjax.gradients.ghost.sites import HIGHEST, Given, Site, wide
 from dpjax.gradients.jaxprs import evaluate
 from dpjax.gradients.shards import varying, varying_zero
 
-__all__ = ["has_site_sum", "weighted_site_sum"]
-
-
-def has_site_sum(site: Site) -> bool:
-    """Says whether a site's weighted sum can be had without its gradients."""
-    return site.product is not None or is_lookup(site.meeting)
+__all__ = ["weighted_site_sum"]
 
 
 def weighted_site_sum(site: Site, given: Given, weights: jax.Array) -> jax.Array:

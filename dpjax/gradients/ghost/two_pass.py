@@ -1,19 +1,21 @@
 """The ghost engine in two backward passes: norms first, then the weighted sum."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.ghost.blocks import Block
-from dpjax.gradients.ghost.forms import by_leaf, former, norms_of
+from dpjax.gradients.ghost.forms import by_leaf, former
 from dpjax.gradients.ghost.gram import rounding
 from dpjax.gradients.ghost.mapping import over_examples
-from dpjax.gradients.ghost.sums import has_site_sum, weighted_site_sum
+from dpjax.gradients.ghost.sites import Given
+from dpjax.gradients.ghost.sums import weighted_site_sum
 from dpjax.gradients.ghost.work import GhostChunk, Weighted, Work
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.masking import weighted_rows
+from dpjax.gradients.norms import norms_of
 from dpjax.gradients.rows import Chunk
 
 __all__ = ["ghost_two_pass_engine"]
@@ -42,18 +44,20 @@ def ghost_two_pass_engine(
 
 def _norms(work: Work, block: Block) -> jax.Array:
     """Returns (N, leaves of the block)."""
-    given = work.given(block)
-    if block.method == "gram":
-        return work.gram(block, given)[:, None]
+    if block.method != "form":
+        return work.unformed_norms(block)[:, None]
     form = former(block, work.leaves)
-    found = over_examples(lambda one: norms_of(form(one)), given, block.sites)
-    if _summed_at_site(block):  # not from the gradients whose norms these are
-        found += jax.vmap(lambda one: rounding(block.sites[0], one))(given[0])[:, None]
-    return found
+
+    def norms(one: Sequence[Given]) -> jax.Array:
+        found = norms_of(form(one))
+        # A sum at the site is not one of the gradients whose norms these are.
+        return found + rounding(block.sites[0], one[0]) if _summed_at_site(block) else found
+
+    return over_examples(norms, work.given(block), block.sites)
 
 
 def _summed_at_site(block: Block) -> bool:
-    return block.direct and has_site_sum(block.sites[0])
+    return block.method == "rows" or (block.direct and block.sites[0].product is not None)
 
 
 def _second_pass(work: Work) -> Weighted:

@@ -1,6 +1,6 @@
 """A pass over the examples of a chunk, and what an engine makes of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,12 +9,13 @@ import jax.numpy as jnp
 
 from dpjax.gradients.ghost.analysis import Program, analysed
 from dpjax.gradients.ghost.blocks import Block, blocks_of
-from dpjax.gradients.ghost.forms import former, norms_of
+from dpjax.gradients.ghost.embeddings import lookup_norms
+from dpjax.gradients.ghost.forms import former
 from dpjax.gradients.ghost.gram import gram_norms
 from dpjax.gradients.ghost.sites import Given
 from dpjax.gradients.ghost.tapped import Pass, backward_pass
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.norms import accumulation_dtype, combined_norm
+from dpjax.gradients.norms import accumulation_dtype, combined_norm, norms_of
 from dpjax.gradients.rows import Chunk, row_keys
 from dpjax.gradients.shards import varying_zero
 
@@ -91,10 +92,13 @@ class Work:
         numbers = [site.meeting.number for site in block.sites]
         return [Given(self.passed.kept[i], self.passed.cotangents[i]) for i in numbers]
 
-    def gram(self, block: Block, given: Sequence[Given]) -> jax.Array:
-        """Returns the norms of a block's one leaf from inner products."""
+    def unformed_norms(self, block: Block) -> jax.Array:
+        """Returns the norms of a block's one leaf, by a method that does not form its gradient."""
+        (site,), (given,) = block.sites, self.given(block)
+        if block.method == "rows":
+            return lookup_norms(site, given)
         form = former(block, self.leaves)
-        return gram_norms(block.sites[0], given[0], self.real, lambda one: norms_of(form([one]))[0])
+        return gram_norms(site, given, self.real, lambda one: norms_of(form([one]))[0])
 
     def chunk_of(self, norms: dict[int, jax.Array], weighted: Weighted) -> GhostChunk:
         """Returns the chunk; a leaf that meets no data has a gradient of zero."""
