@@ -7,7 +7,7 @@ import jax
 
 from dpjax.gradients.ghost.sites import Site
 
-__all__ = ["over_examples"]
+__all__ = ["one_at_a_time", "over_examples"]
 
 # An example with fewer positions and less work than this is not worth a turn of a loop.
 _POSITIONS = 64
@@ -25,10 +25,13 @@ def over_examples(fn: Callable[[Any], Any], given: Any, sites: Sequence[Site]) -
         given: pytree with a leading axis of examples.
         sites: what is multiplied in `fn`, if anything.
     """
+    return jax.lax.map(fn, given) if one_at_a_time(sites) else jax.vmap(fn)(given)
+
+
+def one_at_a_time(sites: Sequence[Site]) -> bool:
+    """Says whether products at these sites are better taken for one example after the other."""
     large = any(_is_large(site) for site in sites if site.product is not None)
-    if large and jax.default_backend() == "cpu":
-        return jax.lax.map(fn, given)
-    return jax.vmap(fn)(given)
+    return large and jax.default_backend() == "cpu"
 
 
 def _is_large(site: Site) -> bool:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from dpjax.gradients.ghost.blocks import Block
 from dpjax.gradients.ghost.forms import by_leaf, former
 from dpjax.gradients.ghost.gram import rounding
-from dpjax.gradients.ghost.mapping import over_examples
+from dpjax.gradients.ghost.mapping import one_at_a_time, over_examples
 from dpjax.gradients.ghost.sites import Given
 from dpjax.gradients.ghost.sums import weighted_site_sum
 from dpjax.gradients.ghost.work import GhostChunk, Weighted, Work
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.masking import weighted_rows
-from dpjax.gradients.norms import norms_of
+from dpjax.gradients.norms import norms_of, row_norms
 from dpjax.gradients.rows import Chunk
 
 __all__ = ["ghost_two_pass_engine"]
@@ -46,14 +46,19 @@ def _norms(work: Work, block: Block) -> jax.Array:
     """Returns (N, leaves of the block)."""
     if block.method != "form":
         return work.unformed_norms(block)[:, None]
-    form = former(block, work.leaves)
+    form, given = former(block, work.leaves), work.given(block)
+    if not one_at_a_time(block.sites):
+        formed = jax.vmap(form)(given)
+        found = row_norms(formed, tuple(range(len(formed))), len(formed), work.real)
+        return found + jax.vmap(lambda one: _off(block, one))(given)[:, None]
+    return jax.lax.map(lambda one: norms_of(form(one)) + _off(block, one), given)
 
-    def norms(one: Sequence[Given]) -> jax.Array:
-        found = norms_of(form(one))
-        # A sum at the site is not one of the gradients whose norms these are.
-        return found + rounding(block.sites[0], one[0]) if _summed_at_site(block) else found
 
-    return over_examples(norms, work.given(block), block.sites)
+def _off(block: Block, given: Sequence[Given]) -> jax.Array:
+    """Returns the rounding of a sum that is not one of the gradients that were formed."""
+    if not _summed_at_site(block):
+        return jnp.zeros(())
+    return rounding(block.sites[0], given[0])
 
 
 def _summed_at_site(block: Block) -> bool:
