@@ -21,6 +21,8 @@ _PARITY = 0x1BD11BDA
 def fused(key: jax.Array, skipped: int = 0) -> jax.Array:
     """Returns a key whose one draw is the same as a threefry key's, or the later part of one.
 
+    The same as with ``jax_threefry_partitionable``, JAX's default, whatever that is set to.
+
     Args:
         key: a threefry key.
         skipped: how many numbers of the whole draw come before.

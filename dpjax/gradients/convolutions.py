@@ -89,14 +89,14 @@ def _channels_last(
 
 
 def _convolved(image: jax.Array, kernel: jax.Array, last: Any, arguments: dict[str, Any]) -> Any:
-    """Convolves in the layout `last`, channels last; groups one after the other in float64.
+    """Convolves in the layout `last`, channels last; some groups one after the other.
 
-    There the compiler makes groups a dense kernel with zeros, and what is not finite in one group
-    (an example, under vmap) becomes NaN in all of them.
+    The compiler makes groups of the batch, and in float64 any groups, a dense kernel with zeros:
+    what is not finite in one of them (an example, under vmap) would become NaN in all.
     """
     groups = {name: arguments[name] for name in ("feature_group_count", "batch_group_count")}
     count = max(groups.values())
-    if count == 1 or image.dtype != jnp.float64:
+    if count == 1 or (image.dtype != jnp.float64 and groups["batch_group_count"] == 1):
         return jax.lax.conv_general_dilated(image, kernel, dimension_numbers=last, **arguments)
     axis = -1 if groups["feature_group_count"] > 1 else 0
     images, kernels = _split(image, count, axis), _split(kernel, count, -1)

@@ -72,8 +72,13 @@ def row_norms(
 
     plain = squares(None)
     low, high = _SAFE_SQUARES
-    safe = jnp.all(((plain >= low) & (plain <= high)) | ~rows[:, None])
-    norms = jax.lax.cond(safe, lambda: jnp.sqrt(plain), scaled)
+    safe = (plain >= low) & (plain <= high)
+    # The branch is for speed; a row's own norm does not depend on the other rows.
+    norms = jax.lax.cond(
+        jnp.all(safe | ~rows[:, None]),
+        lambda: jnp.sqrt(plain),
+        lambda: jnp.where(safe, jnp.sqrt(plain), scaled()),
+    )
     return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
 

@@ -18,11 +18,22 @@ def varying_zero(*trees: Any) -> jax.Array | None:
         return None
     zero = jnp.zeros((), jnp.int32)
     for source in jax.tree.leaves(trees):
-        flat = jnp.asarray(source).reshape(-1)
+        flat = _numbers(source).reshape(-1)
         zero = zero + jnp.sum(jnp.zeros_like(flat[:1], jnp.int32) * (flat[:1] == flat[:1]))
     return zero
 
 
+def _numbers(source: Any) -> jax.Array:
+    source = jnp.asarray(source)
+    is_key = jnp.issubdtype(source.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(source) if is_key else source
+
+
 def varying(value: jax.Array, zero: jax.Array | None) -> Any:
     """Returns `value`, marked as differing by device like `zero`."""
-    return value if zero is None else value + zero.astype(value.dtype)
+    if zero is None:
+        return value
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        words = varying(jax.random.key_data(value), zero)
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(value))
+    return value + zero.astype(value.dtype)

@@ -32,7 +32,7 @@ def ghost_engine(
     return book_kept(Work.begun(loss_fn, params, chunk, key))
 
 
-def book_kept(work: "Work") -> GhostChunk:
+def book_kept(work: Work) -> GhostChunk:
     """Returns the chunk of one pass: norms, and what weighted sums are made of."""
     norms: dict[int, jax.Array] = {}
     kept: dict[int, jax.Array] = {}

@@ -107,7 +107,7 @@ def _preserves(eqn: Any, inputs: Sequence[Node], aval: Any) -> bool:
 
 
 class Memo:
-    """The values of nodes in one run of a program; equations of parameters run once."""
+    """The values of nodes in one run of a program, each computed once."""
 
     def __init__(self, leaves: Sequence[Any] | Mapping[int, Any], wide: Any = None) -> None:
         """Takes the leaves' values; `wide` is the dtype to stay in where nodes only rearrange."""

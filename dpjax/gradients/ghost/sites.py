@@ -134,15 +134,16 @@ class Site:
         return jnp.sum(wide(found), axis=tuple(turns))
 
     def _pull(self, given: Given, values: Sequence[Any]) -> jax.Array:
-        own = dict(zip(self.meeting.nodes, values, strict=True))
+        positions = list(self.meeting.nodes)
 
-        def results(value: jax.Array) -> list[jax.Array]:
-            found = evaluate(
-                self.meeting.eqn, self.meeting.operands(given.kept, {**own, self.position: value})
-            )
+        def results(*own: jax.Array) -> list[jax.Array]:
+            operands = self.meeting.operands(given.kept, dict(zip(positions, own, strict=True)))
+            found = evaluate(self.meeting.eqn, operands)
             return [found[i] for i in self.meeting.tapped]
 
-        return jax.vjp(results, own[self.position])[1](list(given.cotangents))[0]
+        # By all of them, since not every equation has a derivative by one operand alone.
+        pulled = jax.vjp(results, *values)[1](list(given.cotangents))
+        return pulled[positions.index(self.position)]
 
 
 def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:

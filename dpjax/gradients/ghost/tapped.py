@@ -54,12 +54,14 @@ def backward_pass(
     ]
 
     def both(leaves: Any, data: Any, taps: Any) -> Any:
-        def losses_of(taps: Any) -> Any:
-            run = jax.vmap(lambda tap, args: _Run(program, leaves, tap, zero).loss(args))
-            return run(taps, jax.tree.leaves(data))
+        # Each example's own derivative, then all at once: the derivative of a batched convolution
+        # may mix examples where one is not finite.
+        def one(tap: Any, args: Any) -> Any:
+            run = _Run(program, leaves, zero)
+            loss, pull, kept = jax.vjp(lambda tap: run.loss(tap, args), tap, has_aux=True)
+            return loss, kept, pull(jnp.ones_like(loss))[0]
 
-        losses, pull, kept = jax.vjp(losses_of, taps, has_aux=True)
-        return losses, kept, pull(jnp.ones_like(losses))[0]
+        return jax.vmap(one)(taps, jax.tree.leaves(data))
 
     if jax.default_backend() == "cpu":
         both = channels_last_convolutions(both)
@@ -69,14 +71,15 @@ def backward_pass(
 class _Run:
     """One evaluation of the loss of one example."""
 
-    def __init__(self, program: Program, leaves: Any, taps: Any, zero: Any) -> None:
+    def __init__(self, program: Program, leaves: Any, zero: Any) -> None:
         self._program = program
         self._leaves = leaves
-        self._taps = dict(enumerate(taps))
         self._zero = zero
+        self._taps: dict[int, Any] = {}
         self._kept: dict[int, tuple[Any, ...]] = {}
 
-    def loss(self, args: Sequence[Any]) -> tuple[jax.Array, PerMeeting]:
+    def loss(self, taps: Sequence[Any], args: Sequence[Any]) -> tuple[jax.Array, PerMeeting]:
+        self._taps = dict(enumerate(taps))
         level = self._program.level
         count = len(self._program.leaves)
         data = dict(zip(level.jaxpr.invars[count:], args, strict=True))

@@ -72,6 +72,8 @@ def _second_pass(work: Work) -> Weighted:
         # What a row that is not kept holds could make its zero weight a NaN: another row takes its
         # place. If none is kept, the sum is zero by definition. The barrier keeps the compiler from
         # finding that both passes compute the same, and from storing it.
+        if len(keep) == 0:
+            return work.every_leaf({})
         good = jnp.argmax(keep)
         data, _ = jax.lax.optimization_barrier((work.data, norms))
         again = work.again(jax.tree.map(lambda leaf: _replaced(leaf, keep, good), data))
