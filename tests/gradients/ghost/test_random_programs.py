@@ -14,7 +14,7 @@ QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(He
 
 
 @given(NUMBERS, st.integers(3, 7))
-@settings(max_examples=15, **QUIET)
+@settings(max_examples=8, **QUIET)
 def test_random_programs(numbers, steps):
     check_one_pass(case_of(numbers, steps), "ghost")
 

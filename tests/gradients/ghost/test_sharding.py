@@ -37,8 +37,15 @@ def gradients(case: Case, batch):
 
 
 @pytest.mark.parametrize("chunk", [None, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("engine", ["ghost", "ghost_two_pass"])
-@pytest.mark.parametrize("name", ["conv_network", "model_lstm"])
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("ghost", "conv_network"),
+        ("ghost", "model_lstm"),
+        ("ghost_two_pass", "conv_network"),
+        pytest.param("ghost_two_pass", "model_lstm", marks=pytest.mark.slow),
+    ],
+)
 def test_four_devices_give_what_one_does(mesh, name, engine, chunk):
     case = get(name)
     batch = eight_rows(case)
