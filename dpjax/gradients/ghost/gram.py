@@ -88,8 +88,8 @@ def _gamma(site: Site, dtype: Any) -> float:
     """Bounds the relative error of sums over T positions, and of products over K and C entries.
 
     T terms one after the other are off by at most T eps / 2. A product of matrices adds up many
-    entries side by side: an error of K eps / 16 was never seen, for constant entries up to K =
-    200,000, where it is largest.
+    entries side by side: an error of K eps / 16 was not seen, for constant entries up to K =
+    50,000, where it is largest.
     """
     _, positions, k, c = site.sizes
     entries = (k + c) / 16 if positions > 1 else 0
