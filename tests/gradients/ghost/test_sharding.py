@@ -42,7 +42,7 @@ def gradients(case: Case, batch):
     [
         ("ghost", "conv_network"),
         ("ghost", "model_lstm"),
-        ("ghost_two_pass", "conv_network"),
+        pytest.param("ghost_two_pass", "conv_network", marks=pytest.mark.slow),
         pytest.param("ghost_two_pass", "model_lstm", marks=pytest.mark.slow),
     ],
 )
