@@ -18,8 +18,10 @@ def interrupted_collection():
         gc.callbacks.remove(callback)
         signal.raise_signal(signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.callbacks.append(callback)
     yield
+    signal.signal(signal.SIGINT, before)
     if callback in gc.callbacks:
         gc.callbacks.remove(callback)
 

@@ -334,6 +334,8 @@ class TestProcess:
 
     def test_sigint(self, place):
         argv = [*NOISY, "--set", "train.steps=100000", "--set", "run.checkpoint_every=5"]
+        # A shell's job in the background ignores the signal, and so would its children.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         with subprocess.Popen(
             [sys.executable, "-m", "dpjax", *argv, "--out", "run"],
             stdout=subprocess.PIPE,
@@ -347,6 +349,7 @@ class TestProcess:
                 out, err = process.communicate(timeout=120)
             finally:
                 process.kill()
+                signal.signal(signal.SIGINT, before)
         assert (process.returncode, out) == (130, "")
         assert err.startswith("dpjax: stopped; the same command with --resume --out run ")
         assert err.count("\n") == 1
