@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Chunk", "Rows", "batch_rows", "gathered_rows", "leading_size", "row_keys"]
+__all__ = ["Chunk", "Rows", "batch_rows", "gathered_rows", "leading_size", "loss_arguments"]
 
 
 class Chunk(NamedTuple):
@@ -84,9 +84,14 @@ class Rows:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], self.data)
 
 
-def row_keys(key: jax.Array, chunk: Chunk) -> jax.Array:
-    """Returns a key for each row: `key`, folded with the row's index."""
-    return jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row)
+def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[Any, ...]:
+    """Returns a loss's arguments beside the parameters: examples, and a key for each if given.
+
+    It is `key`, folded with the row's index.
+    """
+    if key is None:
+        return (chunk.examples,)
+    return chunk.examples, jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row)
 
 
 def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:

@@ -7,7 +7,7 @@ import jax
 
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.materialised import MaterialisedChunk
-from dpjax.gradients.rows import Chunk, row_keys
+from dpjax.gradients.rows import Chunk, loss_arguments
 
 __all__ = ["vmap_engine"]
 
@@ -24,9 +24,9 @@ def vmap_engine(
         key: None, or the key that is folded with each row's index.
     """
     grad_fn = jax.value_and_grad(loss_fn)
-    own = () if key is None else (row_keys(key, chunk),)
-    grads_of = jax.vmap(grad_fn, in_axes=(None, 0, *(0 for _ in own)))
+    data = loss_arguments(chunk, key)
+    grads_of = jax.vmap(grad_fn, in_axes=(None, *(0 for _ in data)))
     if jax.default_backend() == "cpu":
         grads_of = channels_last_convolutions(grads_of)
-    losses, grads = grads_of(params, chunk.examples, *own)
+    losses, grads = grads_of(params, *data)
     return MaterialisedChunk(grads, losses, chunk.real)

@@ -11,7 +11,7 @@ from jax.extend import core
 from dpjax.gradients.ghost.nodes import Loop, Node, constant, leaf, result, through_loop
 from dpjax.gradients.jaxprs import called_program, is_differentiable
 
-__all__ = ["Call", "Level", "Meeting", "Plain", "Program", "Scan", "Step", "analysed"]
+__all__ = ["Call", "Level", "Meet", "Meeting", "Plain", "Program", "Scan", "analysed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +68,9 @@ class Plain:
 
 @dataclass(frozen=True, eq=False)
 class Meet:
-    """An equation with taps on its results. `source` is what is forced to be data, without one."""
+    """An equation with taps on its results."""
 
     meeting: Meeting
-    source: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +83,21 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """A scan with parameters: its body, the meetings in it, and which operands were forced."""
+    """A scan with parameters.
+
+    Attributes:
+        eqn: the equation.
+        level: its body.
+        meetings: in the body.
+        bases: operands that depend on no example, as the body sees them.
+        forced: states that begin as parameters alone, and are data from there on.
+    """
 
     eqn: Any
     level: "Level"
-    loop: Loop
     meetings: tuple[Meeting, ...]
     bases: dict[int, Node]
-    forced: dict[int, Meet]
+    forced: dict[int, Meeting]
 
 
 Step = Plain | Meet | Call | Scan
@@ -104,7 +110,7 @@ class Level:
     jaxpr: core.Jaxpr
     steps: tuple[Step, ...]
     nodes: dict[Any, Node]
-    forced: dict[int, Meet]  # results that are parameters alone, and must be data
+    forced: dict[int, Meeting]  # results that are parameters alone, and must be data
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +169,8 @@ class _Finder:
         steps: list[Step] = []
         for eqn in jaxpr.eqns:
             self._add(eqn, nodes, steps, loops)
-        outputs = [_kind(atom, nodes) for atom in jaxpr.outvars] if force else []
-        forced = {
-            i: Meet(self._forced(kind, loops), atom)
-            for i, (atom, kind) in enumerate(zip(jaxpr.outvars, outputs, strict=False))
-            if kind is not None and kind.differentiable
-        }
+        outputs = [_kind(atom, nodes) for atom in jaxpr.outvars]
+        forced = self._forced(dict(enumerate(outputs)), loops) if force else {}
         return Level(jaxpr, tuple(steps), nodes, forced)
 
     def _add(
@@ -205,20 +207,22 @@ class _Finder:
         self.meetings.append(meeting)
         return meeting
 
-    def _forced(self, node: Node, loops: tuple[Loop, ...]) -> Meeting:
-        meeting = Meeting(len(self.meetings), None, {0: node}, (), (0,), (node.aval,), loops)
-        self.meetings.append(meeting)
-        return meeting
+    def _forced(
+        self, kinds: Mapping[int, Node | None], loops: tuple[Loop, ...]
+    ) -> dict[int, Meeting]:
+        """Returns a meeting for each value that is parameters alone, and must be data."""
+        forced: dict[int, Meeting] = {}
+        for i, node in kinds.items():
+            if node is not None and node.differentiable:
+                number = len(self.meetings)
+                forced[i] = Meeting(number, None, {0: node}, (), (0,), (node.aval,), loops)
+                self.meetings.append(forced[i])
+        return forced
 
     def _scan(self, eqn: Any, kinds: Sequence[Node | None], loops: tuple[Loop, ...]) -> Scan:
         consts = eqn.params["num_consts"]
         carried = range(consts, consts + eqn.params["num_carry"])
-        # A state is data from its beginning on: what is made of parameters alone is forced.
-        forced = {
-            i: Meet(self._forced(kind, loops), eqn.invars[i])
-            for i in carried
-            if (kind := kinds[i]) is not None and kind.differentiable
-        }
+        forced = self._forced({i: kinds[i] for i in carried}, loops)
         closed = eqn.params["jaxpr"]
         loop = Loop(eqn.params["length"], len(loops))
         bases = {
@@ -229,7 +233,7 @@ class _Finder:
         first = len(self.meetings)
         inside = [bases.get(i) for i in range(len(kinds))]
         level = self.level(closed.jaxpr, closed.consts, inside, (*loops, loop), force=True)
-        return Scan(eqn, level, loop, tuple(self.meetings[first:]), bases, forced)
+        return Scan(eqn, level, tuple(self.meetings[first:]), bases, forced)
 
 
 def _kind(atom: Any, nodes: dict[Any, Node]) -> Node | None:

@@ -10,7 +10,7 @@ from dpjax.gradients.ghost.engine import ghost_engine
 from dpjax.gradients.ghost.explanation import cheaper_engine
 from dpjax.gradients.ghost.work import program_of
 from dpjax.gradients.materialised import ChunkGrads
-from dpjax.gradients.rows import Chunk, row_keys
+from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import vmap_engine
 
 __all__ = ["auto_engine"]
@@ -27,6 +27,6 @@ def auto_engine(
         chunk: the examples.
         key: None, or the key that is folded with each row's index.
     """
-    data = (chunk.examples,) if key is None else (chunk.examples, row_keys(key, chunk))
+    data = loss_arguments(chunk, key)
     ghost = cheaper_engine(blocks_of(program_of(loss_fn, params, data))) == "ghost"
     return (ghost_engine if ghost else vmap_engine)(loss_fn, params, chunk, key)

@@ -107,7 +107,7 @@ class _Run:
             env.update(zip(outvars, found, strict=True))
         out = [read(atom) for atom in level.jaxpr.outvars]
         for i, forced in level.forced.items():
-            out[i] = self._meet(forced.meeting, [out[i]])[0]
+            out[i] = self._meet(forced, [out[i]])[0]
         return out
 
     def _meet(self, meeting: Meeting, values: Sequence[Any]) -> list[Any]:
@@ -127,7 +127,7 @@ class _Run:
         consts, carries = parameters["num_consts"], parameters["num_carry"]
         values = list(values)
         for i, forced in step.forced.items():
-            values[i] = self._meet(forced.meeting, [values[i]])[0]
+            values[i] = self._meet(forced, [values[i]])[0]
         invars = step.level.jaxpr.invars
         outer = self._taps
         mine = [meeting.number for meeting in step.meetings]

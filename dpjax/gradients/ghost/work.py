@@ -16,7 +16,7 @@ from dpjax.gradients.ghost.sites import Given
 from dpjax.gradients.ghost.tapped import Pass, backward_pass
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import accumulation_dtype, combined_norm, norms_of
-from dpjax.gradients.rows import Chunk, row_keys
+from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.shards import varying_zero
 
 __all__ = ["GhostChunk", "Weighted", "Work", "program_of"]
@@ -75,7 +75,7 @@ class Work:
         cls, loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, key: Any
     ) -> "Work":
         """Traces the loss and passes over the examples."""
-        data = (chunk.examples,) if key is None else (chunk.examples, row_keys(key, chunk))
+        data = loss_arguments(chunk, key)
         program = program_of(loss_fn, params, data)
         leaves, treedef = jax.tree.flatten(params)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
