@@ -1,6 +1,7 @@
-"""SST-2 and QNLI: the tab-separated files of GLUE."""
+"""SST-2, QNLI, MNLI and QQP: the tab-separated files of GLUE."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from dpjax.data.base import Dataset
@@ -8,19 +9,23 @@ from dpjax.data.source import Archive, File, Source
 from dpjax.data.tables import integer_field, tsv_rows
 from dpjax.data.words import SEPARATOR, VOCABULARY, labelled_texts, word_ids
 
-__all__ = ["QNLI", "QNLI_LENGTH", "SST2", "SST2_LENGTH"]
+__all__ = ["MNLI", "PAIR_LENGTH", "QNLI", "QQP", "SST2", "SST2_LENGTH"]
 
 SST2_LENGTH = 64
-QNLI_LENGTH = 128
-_ANSWERS = ("entailment", "not_entailment")
+
+PAIR_LENGTH = 128
+"""How many words two texts have together, the separator among them."""
 
 
 def _read_sst2(source: Source, folder: Path) -> Dataset:
     return _dataset(source, folder, _sst2_rows, SST2_LENGTH)
 
 
-def _read_qnli(source: Source, folder: Path) -> Dataset:
-    return _dataset(source, folder, _qnli_rows, QNLI_LENGTH)
+def _read_pairs(
+    columns: Sequence[str], labels: Sequence[str], source: Source, folder: Path
+) -> Dataset:
+    rows = partial(_pair_rows, columns=columns, labels=labels)
+    return _dataset(source, folder, rows, PAIR_LENGTH)
 
 
 def _dataset(
@@ -41,13 +46,16 @@ def _sst2_rows(path: Path) -> Iterator[tuple[int, list[int]]]:
         yield integer_field(path, number, label), word_ids(text)
 
 
-def _qnli_rows(path: Path) -> Iterator[tuple[int, list[int]]]:
-    for number, (question, text, label) in tsv_rows(path, ("question", "sentence", "label")):
-        if label not in _ANSWERS:
+def _pair_rows(
+    path: Path, columns: Sequence[str], labels: Sequence[str]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yields both texts of a line as one; a label is a class by its place among `labels`."""
+    for number, (first, second, label) in tsv_rows(path, columns):
+        if label not in labels:
             raise ValueError(
-                f"{path}: line {number} has the label {label!r}, expected {' or '.join(_ANSWERS)}"
+                f"{path}: line {number} has the label {label!r}, expected {' or '.join(labels)}"
             )
-        yield _ANSWERS.index(label), [*word_ids(question), SEPARATOR, *word_ids(text)]
+        yield labels.index(label), [*word_ids(first), SEPARATOR, *word_ids(second)]
 
 
 SST2 = Source(
@@ -83,11 +91,58 @@ QNLI = Source(
     ),
     notes="Questions with sentences that answer them (0) or not (1), as in GLUE (second version); "
     "tested on dev.tsv; hashed words of both with a separator, at most 128.",
-    read=_read_qnli,
+    read=partial(_read_pairs, ("question", "sentence", "label"), ("entailment", "not_entailment")),
     archive=Archive(
         "https://dl.fbaipublicfiles.com/glue/data/QNLIv2.zip",
         "sha256:e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
         "QNLI",
         10_627_589,
+    ),
+)
+
+MNLI = Source(
+    name="mnli",
+    title="MNLI",
+    folder="mnli",
+    examples=(392_702, 9_815),
+    classes=3,
+    files=(
+        File("train.tsv", "md5:220192295e23b6705f3545168272c740"),
+        File("dev_matched.tsv", "md5:c3fa2817007f4cdf1a03663611a8ad23"),
+    ),
+    notes="Sentences that follow (0), may be true (1) or cannot be (2), Williams et al., as in "
+    "GLUE; tested on dev_matched.tsv; hashed words of both with a separator, at most 128.",
+    read=partial(
+        _read_pairs,
+        ("sentence1", "sentence2", "gold_label"),
+        ("entailment", "neutral", "contradiction"),
+    ),
+    archive=Archive(
+        "https://dl.fbaipublicfiles.com/glue/data/MNLI.zip",
+        "sha256:e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
+        "MNLI",
+        312_783_507,
+    ),
+)
+
+QQP = Source(
+    name="qqp",
+    title="QQP",
+    folder="qqp",
+    examples=(363_846, 40_430),
+    classes=2,
+    files=(
+        File("train.tsv", "md5:e003db73d277d38bbd83a2ef15beb442"),
+        File("dev.tsv", "md5:cff6a448d1580132367c22fc449ec214"),
+    ),
+    notes="Questions of Quora that ask the same (1) or not (0), as in GLUE (without the broken "
+    "lines of its first version); tested on dev.tsv; hashed words of both with a separator, at "
+    "most 128.",
+    read=partial(_read_pairs, ("question1", "question2", "is_duplicate"), ("0", "1")),
+    archive=Archive(
+        "https://dl.fbaipublicfiles.com/glue/data/QQP-clean.zip",
+        "sha256:40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+        "QQP",
+        41_696_084,
     ),
 )

@@ -20,12 +20,14 @@ from dpjax.models.recurrent import bilstm, lstm
 from dpjax.models.resnet import resnet18, resnet34
 from dpjax.models.resnet9 import resnet9
 from dpjax.models.shapes import example_shape
+from dpjax.models.transformer import bert, roberta
 
 __all__ = ["MODELS", "Network", "build"]
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {
     "alexnet": alexnet,
     "alexnet_small": alexnet_small,
+    "bert": bert,
     "bilstm": bilstm,
     "cnn4": cnn4,
     "lin_b1": lin_b1,
@@ -39,6 +41,7 @@ MODELS: dict[str, Callable[..., nnx.Module]] = {
     "resnet18": resnet18,
     "resnet34": resnet34,
     "resnet9": resnet9,
+    "roberta": roberta,
     "small_cnn": small_cnn,
 }
 

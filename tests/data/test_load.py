@@ -123,7 +123,7 @@ def test_digits_are_the_public_ones_in_their_public_order():
 
 
 def test_every_source_is_complete():
-    assert len(DATASETS) == 14
+    assert len(DATASETS) == 16
     for name, source in DATASETS.items():
         assert (source.name, source.notes[-1]) == (name, ".")
         assert all(getattr(source, field.name) != "" for field in fields(source))
@@ -148,3 +148,11 @@ def test_papers_sizes():
     assert DATASETS["svhn"].examples == (73_257, 26_032)
     assert DATASETS["qnli"].examples == (104_743, 5_463)
     assert DATASETS["ag_news"].examples == (4 * 30_000, 4 * 1_900)
+
+
+def test_glues_sizes():
+    """Wang et al., table 1, in thousands; the exact ones are those of its leader board's files."""
+    assert DATASETS["mnli"].examples == (392_702, 9_815)
+    assert DATASETS["qqp"].examples == (363_846, 40_430)
+    for name, thousands in (("sst2", 67), ("qnli", 105), ("mnli", 393), ("qqp", 364)):
+        assert round(DATASETS[name].examples[0] / 1000) == thousands

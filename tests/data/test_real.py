@@ -100,7 +100,7 @@ def test_ag_news_subset(loaded):
 
 
 @pytest.mark.parametrize(
-    "loaded", ["cifar100", "svhn", "ag_news", "qnli", "imagenette"], indirect=True
+    "loaded", ["cifar100", "svhn", "ag_news", "qnli", "mnli", "qqp", "imagenette"], indirect=True
 )
 def test_what_is_here_seldom(loaded):
     assert len(np.unique(loaded.train.y)) == loaded.classes

@@ -150,6 +150,80 @@ def test_qnli_refuses_other_labels(monkeypatch, tmp_path):
         load(monkeypatch, tmp_path, "qnli", "qnli", 1, 1)
 
 
+MNLI_START = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+MNLI_START += "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\t"
+MNLI_HEADERS = {
+    "train.tsv": MNLI_START + "label1\tgold_label\n",
+    "dev_matched.tsv": MNLI_START + "label1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n",
+}
+
+
+def mnli_line(number, first, second, votes, label):
+    """Returns a line as in GLUE, where trees of both sentences stand before them."""
+    trees = f"( {first} )\t( {second} )\t(ROOT {first})\t(ROOT {second})"
+    return "\t".join([f"{number}\t7\t7e\tfiction", trees, first, second, *votes, label]) + "\n"
+
+
+def write_mnli(folder, train, dev):
+    for (file, header), lines in zip(MNLI_HEADERS.items(), (train, dev), strict=True):
+        write(folder / file, header + "".join(mnli_line(i, *line) for i, line in enumerate(lines)))
+
+
+def test_mnli_takes_the_agreed_label_and_the_matched_part(monkeypatch, tmp_path):
+    train = [
+        ('He said "go.', "He spoke.", ["entailment"], "entailment"),
+        ("A", "B", ["neutral"], "neutral"),
+        ("A", "Not A", ["contradiction"], "contradiction"),
+    ]
+    votes = ["neutral", "neutral", "entailment", "entailment", "entailment"]
+    dev = [("a " * 100, "b " * 100, votes, "entailment"), ("C", "D", votes[::-1], "neutral")]
+    write_mnli(tmp_path / "mnli", train, dev)
+    loaded = load(monkeypatch, tmp_path, "mnli", "mnli", 3, 2)
+    assert loaded.train.y.tolist() == [0, 1, 2]
+    assert loaded.test.y.tolist() == [0, 1]
+    assert row(loaded.train, 0) == ids('he said "go.', None, "he spoke.")
+    assert row(loaded.train, 2) == ids("a", None, "not a")
+    assert row(loaded.test, 0) == ids("a") * 100 + [1] + ids("b") * 27
+    assert (loaded.shape, loaded.vocabulary, loaded.classes) == ((128,), 16384, 3)
+
+
+def test_mnli_refuses_sentences_without_an_agreed_label(monkeypatch, tmp_path):
+    write_mnli(tmp_path / "mnli", [("A", "B", ["neutral"], "-")], [])
+    with pytest.raises(ValueError) as raised:
+        load(monkeypatch, tmp_path, "mnli", "mnli", 1, 1)
+    assert "line 2 has the label '-', expected entailment or neutral or" in str(raised.value)
+
+
+QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+
+
+def test_qqp_separates_the_questions(monkeypatch, tmp_path):
+    train = QQP_HEADER + '9\t1\t2\tWhy "me?\tWhy us?\t0\n8\t3\t4\tHow?\tHow so?\t1\n'
+    write(tmp_path / "qqp" / "train.tsv", train)
+    write(tmp_path / "qqp" / "dev.tsv", QQP_HEADER + "7\t5\t6\t" + "a " * 300 + "\tB?\t1\n")
+    loaded = load(monkeypatch, tmp_path, "qqp", "qqp", 2, 1)
+    assert (loaded.train.y.tolist(), loaded.test.y.tolist()) == ([0, 1], [1])
+    assert row(loaded.train, 0) == ids('why "me?', None, "why us?")
+    assert row(loaded.test, 0) == ids("a") * 128
+    assert (loaded.shape, loaded.vocabulary, loaded.classes) == ((128,), 16384, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("7\t5\t6\tA?\tB?\t2", "line 2 has the label '2', expected 0 or 1"),
+        ("7\t5\t6\tA?\tB?\t", "line 2 has the label '', expected 0 or 1"),
+        ("7\t5\t6\tA broken", "line 2 has 4 fields, expected 6"),
+    ],
+)
+def test_damaged_qqp(monkeypatch, tmp_path, line, said):
+    write(tmp_path / "qqp" / "train.tsv", QQP_HEADER + line + "\n")
+    write(tmp_path / "qqp" / "dev.tsv", QQP_HEADER)
+    with pytest.raises(ValueError) as raised:
+        load(monkeypatch, tmp_path, "qqp", "qqp", 1, 1)
+    assert f"train.tsv: {said}" in str(raised.value)
+
+
 def test_ascii_as_in_the_tutorial():
     # The tutorial's own examples.
     assert names.to_ascii("Ślusàrski") == "Slusarski"

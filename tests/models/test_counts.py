@@ -13,6 +13,7 @@ def dense(inputs, outputs):
     return inputs * outputs + outputs
 
 
+LARGE = {"layers": 24, "width": 1024, "heads": 16, "hidden": 4096}
 COUNTS = [
     # DC-SGD prints 28,058; Opacus' MNIST example has 26,010.
     ("small_cnn", (28, 28, 1), 10, {}, 26_010),
@@ -105,6 +106,11 @@ COUNTS = [
         {"vocabulary": 1000},
         1000 * 100 + 2 * 4 * 128 * (100 + 128 + 2) + dense(256, 4),
     ),
+    # BERT-base with its pooler, as published, and a classifier.
+    ("bert", (128,), 2, {"vocabulary": 30_522}, 109_482_240 + dense(768, 2)),
+    # Published with two classes, less two rows of positions and one segment that say nothing.
+    ("roberta", (128,), 2, {"vocabulary": 50_265}, 124_647_170 - 3 * 768),
+    ("roberta", (128,), 2, {"vocabulary": 50_265, **LARGE}, 355_361_794 - 3 * 1024),
     ("linear", (4096,), 10, {}, 40_970),
     ("mlp", (8, 8, 1), 10, {"hidden": 32}, dense(64, 32) + dense(32, 10)),
 ]
@@ -117,3 +123,10 @@ def test_parameter_counts(name, shape, classes, options, count):
 
 def test_lstm_is_about_as_large_as_measured():
     assert build("lstm", (20,), 18, vocabulary=58).param_count == pytest.approx(237_000, rel=0.005)
+
+
+def test_automatic_clippings_sizes_have_one_more_table_of_words():
+    """It prints 163 and 407 million: those above, and the words' table for a second time."""
+    for options, width, millions in (({}, 768, 163), (LARGE, 1024, 407)):
+        count = build("roberta", (128,), 2, 50_265, **options).param_count
+        assert round((count + 50_265 * width) / 1e6) == millions

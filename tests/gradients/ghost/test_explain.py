@@ -34,6 +34,8 @@ def explained(name, shape, **options):
         ("nf_resnet18", (32, 32, 3), {}),
         ("lstm", (15,), {"vocabulary": 57}),
         ("bilstm", (15,), {"vocabulary": 57}),
+        ("bert", (128,), {"vocabulary": 30_522, "layers": 2}),
+        ("roberta", (128,), {"vocabulary": 50_265, "layers": 2}),
     ],
 )
 def test_no_model_falls_back(name, shape, options):
