@@ -44,6 +44,7 @@ ROOMS = [
     "models",
     "data",
     "train",
+    "reproduce",
     "cli",
     "__main__",
 ]

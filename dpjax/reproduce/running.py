@@ -1,0 +1,106 @@
+"""Runs on all cores: each core one process, each process one run after another."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from dpjax import data
+from dpjax.reproduce.recipe import Run
+from dpjax.reproduce.record import Point, Record, recorded
+from dpjax.reproduce.store import Store
+from dpjax.train import train
+
+__all__ = ["run_all"]
+
+_BYTES_PER_RUN = 2 * 2**30  # a small network with its data and its compiled program
+_loaded: dict[str, data.Dataset] = {}
+
+
+def run_all(
+    runs: Sequence[Run],
+    store: Store,
+    data_dir: str | None = None,
+    workers: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Trains all runs that the store has not got; those that were begun go on.
+
+    Args:
+        runs: the runs, the important ones first.
+        store: where they go.
+        data_dir: as `dpjax.data.load` takes it.
+        workers: how many at once; None for as many as there are cores, and memory for them.
+        say: is told of each run that ends.
+    """
+    different = {run.key: run for run in runs}
+    todo = [run for key, run in different.items() if key not in store.records]
+    count = max(1, min(workers or _workers(), len(todo)))
+    context = multiprocessing.get_context("spawn")  # a forked JAX hangs
+    cores = context.Queue()
+    for core in range(count):
+        cores.put(core)
+    begun = time.monotonic()
+    with ProcessPoolExecutor(count, context, _take_core, (cores, count)) as pool:
+        waiting = {pool.submit(_trained, run, store.path, data_dir): run for run in todo}
+        try:
+            _collect(waiting, store, begun, say)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _collect(
+    waiting: dict["Future[tuple[Record, list[Point]]]", Run],
+    store: Store,
+    begun: float,
+    say: Callable[[str], None],
+) -> None:
+    total, failed = len(waiting), []
+    pending = set(waiting)
+    while pending:
+        ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+        for future in ended:
+            run = waiting[future]
+            error = future.exception()
+            if error is not None:
+                failed.append(f"{run.key}: {error}")
+                say(f"{run.experiment.method['name']}, seed {run.seed}: {error}")
+                continue
+            record, points = future.result()
+            store.add(run, record, points)
+            store.discard_work(run)
+            done = total - len(pending) - len(failed)
+            left = (time.monotonic() - begun) / max(done, 1) * len(pending) / 60
+            say(
+                f"{done}/{total}  {record.data} {record.method} seed {record.seed}: "
+                f"{record.accuracy:.2%} in {record.seconds:.0f} s; about {left:.0f} min left"
+            )
+    if failed:
+        raise ValueError(f"{len(failed)} of {total} runs failed; the first: {failed[0]}")
+
+
+def _workers() -> int:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // _BYTES_PER_RUN))
+
+
+def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
+    """Keeps this process on a core of its own: two runs beside each other beat one on both."""
+    core = cores.get()
+    if count > 1:
+        own = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {own[core % len(own)]})
+
+
+def _trained(run: Run, path: Path, data_dir: str | None) -> tuple[Record, list[Point]]:
+    name = run.experiment.data.name
+    if name not in _loaded:
+        _loaded.clear()  # one data set at a time
+        _loaded[name] = data.load(name, data_dir)
+    folder = Store(path).work(run)
+    begun = time.monotonic()
+    result = train(run.seeded, _loaded[name], folder.path, resume=folder.exists)[0]
+    return recorded(run, result.folder, time.monotonic() - begun)
