@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from dpjax.cli import calibrate, compare, data, epsilon, export, plot, train, tune_cost
+from dpjax.cli import calibrate, compare, data, epsilon, export, plot, reproduce, train, tune_cost
 from dpjax.cli.command import Command, Group, Parser, add_commands
 from dpjax.cli.interrupt import interrupts_kept
 
@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, Command | Group] = {
     "calibrate": calibrate.COMMAND,
     "tune-cost": tune_cost.COMMAND,
     "plot": plot.GROUP,
+    "reproduce": reproduce.GROUP,
 }
 
 # What a wrong request, file or environment raises; anything else is a bug and keeps its traceback.

@@ -1,5 +1,6 @@
 """DP-PSASC's table III as experiments (its section V and table II)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from dpjax.reproduce.findings import Findings
@@ -22,9 +23,9 @@ _SETTINGS: dict[str, tuple[int, int, float, float]] = {
     "celeba_male": (512, 10, 1e-4, 0.2),
     "imagenette": (256, 50, 1e-2, 0.2),
 }
-_RATES = (2.0, 4.0, 8.0)
-# The outer momentum adds up about ten noisy gradients.
-_MOMENTUM_RATES = (0.25, 0.5, 1.0)
+_RATES = (4.0, 8.0)
+# The inner momentum changes no norm after the rule; the outer one adds up about ten gradients.
+_MOMENTUM_RATES = (0.25, 0.5)
 
 
 def recipe(cell: Cell, found: Findings) -> Recipe:
@@ -52,9 +53,18 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     return Recipe(
         experiment,
         grid=_grid(cell.method),
-        searched=experiment,
+        searched=_searched(experiment, methods["Auto-S"], threshold),
         needs="SimCLRv2's features" if cell.model.startswith("SimCLR") else "",
         ours=_ours(cell),
+    )
+
+
+def _searched(experiment: Experiment, auto_s: Mapping[str, Any], threshold: float) -> Experiment:
+    """Returns the search's experiment: one for the three rules that normalise, Auto-S's."""
+    if experiment.method["name"] not in ("psac", "psasc"):
+        return experiment
+    return Experiment.from_plain(
+        {**experiment.to_plain(), "method": {**auto_s, "threshold": threshold}}
     )
 
 
@@ -64,7 +74,9 @@ def _grid(method: str) -> tuple[Override, ...]:
 
 
 def _ours(cell: Cell) -> str:
-    said = ["a coarse grid of learning rates at one seed: the paper gives none"]
+    said = [
+        "learning rates from a coarse grid at one seed (PSAC and PSASC: Auto-S's): none are given"
+    ]
     if cell.model == "4-layer CNN":
         said.append("two convolutions and two dense layers, tanh, as in the works it follows")
     if cell.method == "DP-PSASC*":

@@ -5,9 +5,11 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
-from dpjax import _checks
+from dpjax import _checks, schedules
 from dpjax.accounting import tuning
+from dpjax.methods import Method
 from dpjax.reproduce.sizes import training_size
+from dpjax.schedules import FloatOrSchedule
 from dpjax.train import Experiment, resolve
 
 __all__ = ["TunedNoise"]
@@ -47,5 +49,11 @@ class TunedNoise:
         search = kinds[self.way](self.candidates).plan(
             plan.method, plan.sampling, plan.steps, epsilon, plan.delta
         )
-        # A method or a mechanism, as it was given; here always a method.
-        return float(search.mechanism.mechanism.noise_multiplier)
+        # The constructors take the first noise, also where a schedule comes of it, as Du's.
+        return float(schedules.value_at(_noise(search), 0))
+
+
+def _noise(search: tuning.Search) -> FloatOrSchedule:
+    """Returns the noise of one run of a search."""
+    found = search.mechanism
+    return (found.mechanism if isinstance(found, Method) else found).noise_multiplier
