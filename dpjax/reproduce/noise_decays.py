@@ -1,0 +1,75 @@
+"""Auto DP-SGD's noise over epochs, and what it costs: as printed, and in truth (its figure 1)."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax import accounting, methods
+from dpjax.sampling import Poisson
+from dpjax.schedules import value_at
+from dpjax.schedules.base import steps_of
+
+__all__ = ["DECAYS", "Decay", "noise_decay"]
+
+DECAYS = ("linear", "time", "step", "exponential")
+"""The paper's names; its "linear" is geometric."""
+
+
+class Decay(NamedTuple):
+    """One decay over a run.
+
+    Attributes:
+        name: one of `DECAYS`.
+        sigmas: sigma_e of each epoch, from 0.
+        epochs: after how many epochs epsilon is read.
+        epsilons: at most, by RDP, of the sound method at this noise.
+        printed: by the paper's formula, which is no guarantee.
+    """
+
+    name: str
+    sigmas: np.ndarray
+    epochs: np.ndarray
+    epsilons: np.ndarray
+    printed: np.ndarray
+
+
+def noise_decay(
+    name: str,
+    sigma_0: float = 1.0,
+    dataset_size: int = 60_000,
+    batch_size: int = 64,
+    epochs: int = 100,
+    delta: float = 1e-5,
+    every: int = 10,
+) -> Decay:
+    """Returns a decay with the paper's rates, and both epsilons.
+
+    Args:
+        name: one of `DECAYS`.
+        sigma_0: the first noise multiplier.
+        dataset_size: M.
+        batch_size: B.
+        epochs: E.
+        delta: the target.
+        every: how many epochs lie between two epsilons.
+    """
+    per_epoch = dataset_size / batch_size
+    method = methods.auto_dp_sgd_sound(sigma_0, per_epoch, epochs, name)
+    # The middle of an epoch: its first step is a rounded number.
+    middles = [int((epoch + 0.5) * per_epoch) for epoch in range(epochs)]
+    sigmas = [float(value_at(method.mechanism.noise_multiplier, t)) for t in middles]
+    reached = np.arange(every, epochs + 1, every)
+    rate = sigma_0 / epochs if name == "time" else None  # of the whole run, wherever it is read
+    spent = [
+        accounting.epsilon(
+            method, Poisson(batch_size / dataset_size), steps_of(float(e), per_epoch), delta, "rdp"
+        ).upper
+        for e in reached
+    ]
+    printed = [
+        accounting.auto_dp_sgd_epsilon_as_printed(
+            name, sigma_0, dataset_size, batch_size, int(e), delta, rate=rate
+        ).epsilon
+        for e in reached
+    ]
+    return Decay(name, np.asarray(sigmas), reached, np.asarray(spent), np.asarray(printed))
