@@ -111,9 +111,8 @@ def greedy_search(
             best = _best_of_epoch(search, runner, state, until)
             state = best.state
             found.append((repeat, best))
-            say(
-                f"epoch {epoch}, {best.trials} trials: C {best.threshold:g}, accuracy {best.accuracy:.2%}"
-            )
+            said = f"C {best.threshold:g} of {best.trials}, accuracy {best.accuracy:.2%}"
+            say(f"epoch {epoch}: {said}")
             if epoch == 1:
                 first.append(best.threshold)
     whole = [best for repeat, best in found if repeat == 0]

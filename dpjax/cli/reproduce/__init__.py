@@ -1,7 +1,7 @@
 """``dpjax reproduce``: the papers' tables, run again. A new command is one row of `GROUP`."""
 
 from dpjax.cli.command import Group
-from dpjax.cli.reproduce import config, listing, planning, run
+from dpjax.cli.reproduce import config, explain, figure, listing, planning, report, run
 
 __all__ = ["GROUP"]
 
@@ -12,5 +12,8 @@ GROUP = Group(
         "config": config.COMMAND,
         "plan": planning.COMMAND,
         "run": run.COMMAND,
+        "explain": explain.COMMAND,
+        "report": report.COMMAND,
+        "figure": figure.COMMAND,
     },
 )

@@ -49,11 +49,8 @@ def _text(agenda: Agenda, runs: Sequence[Run], seconds: float) -> str:
 
 
 def _cells(run: Run) -> list[str]:
-    data = _data(run)
-    return [
-        *(str(data[name]) for name in ("run", "data", "model", "method", "epsilon", "seed", "for")),
-        f"{data['seconds'] / 60:.0f}",
-    ]
+    shown = [str(value) for name, value in _data(run).items() if name != "seconds"]
+    return [*shown, f"{estimated_seconds(run) / 60:.0f}"]
 
 
 def _data(run: Run) -> dict[str, object]:

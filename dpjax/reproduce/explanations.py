@@ -1,0 +1,62 @@
+"""Runs that change one suspected setting of a cell that does not come out as printed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpjax.reproduce.book import recipe_of
+from dpjax.reproduce.printed import cell_named
+from dpjax.reproduce.recipe import Run
+from dpjax.reproduce.store import Store
+
+__all__ = ["EXPLANATIONS", "Explanation"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A suspicion, as a run.
+
+    Attributes:
+        cell: the name of the cell.
+        values: what is changed in its experiment.
+        suspicion: why it might matter.
+    """
+
+    cell: str
+    values: Mapping[str, Any]
+    suspicion: str
+
+    def run(self, store: Store) -> Run | None:
+        """Returns the run, of the first seed of the results; None while the cell's is not known."""
+        recipe = recipe_of(cell_named(self.cell), store.findings)
+        choice = store.choice(recipe)
+        results = [] if choice is None else recipe.results(choice, 1)
+        if not results:
+            return None
+        return Run(results[0].experiment.with_values(self.values), results[0].seed, "explanation")
+
+    def accuracy(self, store: Store) -> float | None:
+        """Returns what the run came to, in percent; None while it is not made."""
+        run = self.run(store)
+        record = None if run is None else store.records.get(run.key)
+        return None if record is None else 100 * record.accuracy
+
+    @property
+    def changed(self) -> str:
+        """What is changed, in words."""
+        return ", ".join(f"{path} = {value}" for path, value in self.values.items())
+
+
+EXPLANATIONS = (
+    Explanation(
+        "dc-sgd/VIII/mnist/cnn/2/autoclip",
+        {"model.start": "lecun"},
+        "PyTorch's initial parameters have a third of the usual variance",
+    ),
+    Explanation(
+        "dc-sgd/IV/mnist/cnn/2/dp-sgd",
+        {"model.start": "lecun"},
+        "the same, for the method that it is compared with",
+    ),
+)
+"""The suspicions that were tried; a new one is one row."""

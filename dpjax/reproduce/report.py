@@ -1,0 +1,110 @@
+"""A report in Markdown: the papers' printed numbers beside what the stored runs gave."""
+
+from collections.abc import Sequence
+
+from dpjax.reproduce import markdown
+from dpjax.reproduce.outcome import Outcome, outcome_of
+from dpjax.reproduce.printed import PAPERS, Cell
+from dpjax.reproduce.recipe import SEARCH_SEED, SEEDS
+from dpjax.reproduce.report_left import left
+from dpjax.reproduce.report_orders import orders
+from dpjax.reproduce.report_probes import probes
+from dpjax.reproduce.report_searches import searches
+from dpjax.reproduce.report_tables import TITLES, results
+from dpjax.reproduce.store import Store
+
+__all__ = ["report"]
+
+
+def report(store: Store, cells: Sequence[Cell], data_dir: str | None = None) -> str:
+    """Returns the report, computed from the store alone; nothing is trained.
+
+    Args:
+        store: the finished runs; a file ``explained.md`` beside them becomes a part of it.
+        cells: the printed numbers.
+        data_dir: the folder of the data sets, which says what was not at hand.
+    """
+    outcomes = [outcome_of(cell, store) for cell in cells]
+    parts = [
+        _head(outcomes, store),
+        results(outcomes),
+        _explained(store),
+        orders(outcomes),
+        searches(outcomes, store.findings),
+        probes(outcomes, store),
+        left(outcomes, store, data_dir),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(outcomes: Sequence[Outcome], store: Store) -> str:
+    records = list(store.records.values())
+    hours = sum(record.seconds for record in records) / 3600
+    ours = [outcome for outcome in outcomes if outcome.records]
+    behind = {record.key for o in outcomes for record in (*o.records, *o.sound)}
+    searched = {record.key for o in outcomes for record in o.searched} - behind
+    others = len(records) - len(behind) - len(searched)
+    seeds = sorted({record.seed for o in ours for record in o.records})
+    different = {outcome.records[0].experiment for outcome in ours}
+    lines = [
+        "# The papers' tables, run again",
+        f"{len(records)} runs in {hours:.1f} core-hours: {len(behind)} behind the numbers below "
+        f"(seeds {', '.join(map(str, seeds)) or 'none'}), {len(searched)} that chose among "
+        f"candidates (seed {SEARCH_SEED}), {others} others. "
+        f"**{len(ours)} of {len(outcomes)} printed numbers have one of ours beside them, "
+        f"{sum(outcome.within for outcome in ours)} within 1.0 point** ({len(different)} different "
+        "experiments: some numbers are printed in two tables).",
+        _by_paper(outcomes),
+        "![Printed against ours](report.png)",
+        _COMMANDS.format(store=_named(store), seeds=SEEDS),
+    ]
+    return "\n\n".join(lines)
+
+
+_COMMANDS = """\
+All of this is recomputed from the stored runs (`runs.csv`, `curves.csv`, `experiments.jsonl`,
+`found.jsonl`) by one command, and any single cell is run again by another; runs that are in the
+store are not made twice, so give another `--store` to make them anew:
+
+    dpjax reproduce report --store {store}
+    dpjax reproduce run dc-sgd/IV --rows mnist --rows 2 --rows dp-sgd,du --seeds {seeds}
+
+`--rows` takes parts of the cells' names; `dpjax reproduce config dc-sgd/IV/mnist/cnn/2/dp-sgd`
+prints the experiment of one cell as a file for `dpjax train`."""
+
+
+def _named(store: Store) -> str:
+    """Returns the store's folder without what is above the project's own."""
+    path = store.path
+    return path.as_posix() if not path.is_absolute() else path.name
+
+
+def _by_paper(outcomes: Sequence[Outcome]) -> str:
+    rows = []
+    for name in PAPERS:
+        own = [outcome for outcome in outcomes if outcome.cell.paper == name]
+        if own:
+            rows.append([TITLES[name], *_counts(own)])
+    rows.append(["all", *_counts(outcomes)])
+    header = ["paper", "printed numbers", "ours", f"with {SEEDS} seeds", "within 1.0 point"]
+    return markdown.table([*header, "largest difference"], rows)
+
+
+def _counts(own: Sequence[Outcome]) -> list[str]:
+    differences = [outcome.difference for outcome in own if outcome.difference is not None]
+    largest = max(differences, key=abs, default=None)
+    return [
+        str(len(own)),
+        str(sum(bool(outcome.records) for outcome in own)),
+        str(sum(len(outcome.records) >= SEEDS for outcome in own)),
+        str(sum(outcome.within for outcome in own)),
+        "" if largest is None else f"{largest:+.2f}",
+    ]
+
+
+def _explained(store: Store) -> str:
+    """Returns what people wrote on differences, word by word; empty without it."""
+    file = store.path / "explained.md"
+    if not file.exists():
+        return ""
+    return f"## Explained differences\n\n{file.read_text(encoding='utf-8').strip()}"

@@ -1,0 +1,135 @@
+"""What a step costs with each network of the papers' tables: python scripts/measure_costs.py.
+
+The process keeps to one core and counts its own seconds on it, which suffer less from other work
+than those on the clock. A step is timed without an example (noise and optimizer) and with a few
+chunks of them; the difference is what examples cost. All is then scaled so that the small CNN costs
+what it costs alone on a core. The table in dpjax/reproduce/hours.py is what this printed.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.data import Dataset, Pixels, Split, source_of
+from dpjax.data.words import VOCABULARY
+from dpjax.reproduce import Run, cells, recipe_of
+from dpjax.reproduce.hours import Network, network_of
+from dpjax.train import Experiment, build_program
+from dpjax.train.program import TrainState
+from dpjax.train.task import Examples, examples_of
+
+REFERENCE = Network("small_cnn", 28)
+ALONE = 1.45e-4  # seconds per example of the small CNN, alone on a core, batches of 256
+CHUNKS = 2
+
+# Rows of a chunk: few, where an example takes long.
+ROWS = {"bert": 4, "roberta": 2, "alexnet": 8, "resnet9": 4}
+ROWS |= dict.fromkeys(("resnet18", "resnet34", "nf_resnet18"), 8)
+LETTERS = {"names": 58}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and an experiment that uses it."""
+
+    network: Network
+    experiment: Experiment
+
+    @property
+    def rows(self) -> int:
+        """How many rows a chunk has here."""
+        return ROWS.get(self.network.model, 16 if self.network.side > 32 else 64)
+
+    def dataset(self) -> Dataset:
+        """Returns random examples of the right shape."""
+        rng, n = np.random.default_rng(0), CHUNKS * self.rows
+        name, side = self.experiment.data.name, self.network.side
+        classes = source_of(name).classes
+        y = rng.integers(0, classes, n).astype(np.int32)
+        if name in ("names", "ag_news_subset", "sst2", "qnli", "qqp", "mnli"):
+            tokens = LETTERS.get(name, VOCABULARY)
+            x = rng.integers(1, tokens, (n, side)).astype(np.int32)
+            return Dataset(name, Split(x, y), Split(x, y), classes, vocabulary=tokens)
+        channels = 1 if side == 28 else 3
+        x = rng.integers(0, 256, (n, side, side, channels)).astype(np.uint8)
+        pixels = Pixels(255.0, (0.5,) * channels, (0.25,) * channels)
+        return Dataset(name, Split(x, y), Split(x, y), classes, pixels)
+
+
+def cases() -> list[Case]:
+    """Returns each network of the recipes once, the reference first."""
+    found: dict[Network, Case] = {}
+    for cell in cells():
+        experiment = recipe_of(cell).experiment
+        if experiment is None:
+            continue
+        network = network_of(Run(experiment, 0))
+        if network.scale == 1:  # the large ones are extrapolated
+            found.setdefault(network, Case(network, experiment))
+    return [found.pop(REFERENCE), *found.values()]
+
+
+def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
+    """Returns a compiled step on so many examples, and how many there are at most."""
+    noisy = {"method.noise_multiplier": 1.0, "privacy.epsilon": "none"}
+    sizes = {"train.batch_size": CHUNKS * case.rows, "train.chunk": case.rows}
+    dataset = case.dataset()
+    program = build_program(case.experiment.with_values({**noisy, **sizes}), dataset)
+    state = jax.jit(program.init)(jax.random.key(0))
+    data, every = jax.device_put(examples_of(dataset.train)), jnp.arange(CHUNKS * case.rows)
+
+    @jax.jit
+    def step(state: TrainState, data: Examples, count: jax.Array) -> Any:
+        grads = program.gradients_of(state)(state.params, data, indices=every, count=count)
+        return program.finish(state, grads)[0].params
+
+    return lambda count: step(state, data, jnp.int32(count)), CHUNKS * case.rows
+
+
+def seconds(run: Callable[[int], Any], count: int, turns: int) -> float:
+    """Returns the least of some timings, in seconds of this process."""
+    found = []
+    for _ in range(turns):
+        begun = time.process_time()
+        jax.block_until_ready(run(count))
+        found.append(time.process_time() - begun)
+    return min(found)
+
+
+def measured(case: Case, turns: int) -> tuple[float, float]:
+    """Returns the seconds of an example, and of a step without any."""
+    run, most = step_of(case)
+    jax.block_until_ready(run(most))  # compiles
+    empty = seconds(run, 0, turns)
+    return (seconds(run, most, turns) - empty) / most, empty
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description="Measures what the papers' networks cost.")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=[], metavar="MODEL")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    slower = 1.0
+    for case in cases():
+        if args.only and case.network.model not in (*args.only, REFERENCE.model):
+            continue
+        example, step = measured(case, args.turns)
+        if case.network == REFERENCE:
+            slower = (example + step / case.experiment.train.batch_size) / ALONE
+            print(f"# slower than alone by {slower:.2f}", flush=True)
+        named = f"Network({case.network.model!r}, {case.network.side}, {case.network.engine!r})"
+        print(f"    {named}: Cost({example / slower:.2g}, {step / slower:.2g}),", flush=True)
+        jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main()

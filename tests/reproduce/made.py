@@ -1,0 +1,42 @@
+"""Made data in the shapes of the papers' sets, for runs that take two steps."""
+
+import numpy as np
+
+from dpjax.data import Dataset, Pixels, Split
+
+# Shape of one example, classes, vocabulary.
+SHAPES = {
+    "mnist": ((28, 28, 1), 10, None),
+    "fashion_mnist": ((28, 28, 1), 10, None),
+    "cifar10": ((32, 32, 3), 10, None),
+    "cifar100": ((32, 32, 3), 100, None),
+    "svhn": ((32, 32, 3), 10, None),
+    "imagenette": ((64, 64, 3), 10, None),
+    "celeba_male": ((64, 64, 3), 2, None),
+    "celeba_smiling": ((64, 64, 3), 2, None),
+    "names": ((19,), 18, 58),
+    "ag_news_subset": ((32,), 4, 1000),
+    "qnli": ((16,), 2, 1000),
+    "sst2": ((16,), 2, 1000),
+    "mnli": ((16,), 3, 1000),
+    "qqp": ((16,), 2, 1000),
+    "features": ((64,), 10, None),
+}
+
+
+def made(name: str, kind: str | None = None, size: int = 12) -> Dataset:
+    """Returns a data set of random examples under a name, in the shape of `kind` or of the name."""
+    shape, classes, vocabulary = SHAPES[kind or name]
+    rng = np.random.default_rng(0)
+
+    def split(count: int) -> Split:
+        y = rng.integers(0, classes, count).astype(np.int32)
+        if vocabulary is not None:
+            return Split(rng.integers(1, vocabulary, (count, *shape)).astype(np.int32), y)
+        if len(shape) == 1:
+            return Split(rng.normal(size=(count, *shape)).astype(np.float32), y)
+        return Split(rng.integers(0, 256, (count, *shape)).astype(np.uint8), y)
+
+    channels = shape[-1] if len(shape) == 3 else 0
+    pixels = Pixels(255.0, (0.5,) * channels, (0.25,) * channels) if channels else None
+    return Dataset(name, split(size), split(6), classes, pixels, vocabulary)

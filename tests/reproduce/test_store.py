@@ -1,0 +1,109 @@
+"""The store: what goes in comes out, begun runs go on, and the choice is the best of the search."""
+
+from dataclasses import replace
+
+import pytest
+
+from dpjax.reproduce import (
+    GreedySearch,
+    Recipe,
+    Record,
+    Run,
+    Store,
+    Thresholds,
+    TunedNoise,
+    run_all,
+)
+from dpjax.reproduce.record import Point
+from dpjax.train import Experiment
+
+DIGITS = Experiment.from_plain(
+    {
+        "method": {"name": "dp_sgd", "threshold": 1.0, "noise_multiplier": 1.0},
+        "train": {"batch_size": 256, "steps": 4},
+        "run": {"evaluate_every": 2},
+    }
+)
+
+
+def record(run, accuracy, **changes):
+    made = Record(
+        run.key.rpartition("-")[0], run.seed, "digits", "mlp", "dp_sgd", 1.0, 4, 256, 1e-5,
+        None, 2.0, 1.5, accuracy, 1.0, 3.0,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    store, run = Store(tmp_path), Run(DIGITS, 3)
+    row = record(run, 0.75, target=None, epsilon_pld=None, threshold=None, batch_size=None)
+    points = [Point(run.key, 0.5, 0.6, None, 1.0), Point(run.key, 1.0, 0.75, 2.5, 0.5)]
+    store.add(run, row, points)
+    fresh = Store(tmp_path)
+    assert fresh.records == {run.key: row}
+    assert fresh.curves == {run.key: points}
+    assert store.records == fresh.records  # also the store that was asked before
+
+
+def test_a_run_is_added_once(tmp_path):
+    store, run = Store(tmp_path), Run(DIGITS, 1)
+    store.add(run, record(run, 0.5), [])
+    store.add(run, record(run, 0.9), [])
+    assert store.records[run.key].accuracy == 0.5
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 2
+
+
+def test_findings_come_out(tmp_path):
+    store = Store(tmp_path)
+    search = GreedySearch(DIGITS)
+    noise = TunedNoise(DIGITS.set("privacy.epsilon", 2.0), "LT", 10)
+    store.add_finding(search, Thresholds((0.5, 0.25), (0.8, 0.9), 12, (0.5, 0.75)))
+    store.add_finding(noise, 2.5)
+    found = Store(tmp_path).findings
+    assert found.thresholds[search.key] == Thresholds((0.5, 0.25), (0.8, 0.9), 12, (0.5, 0.75))
+    assert found.noises[noise.key] == 2.5
+
+
+def test_the_choice_is_the_best_of_a_whole_search(tmp_path):
+    grid = tuple({"method.threshold": c} for c in (0.5, 1.0, 2.0))
+    recipe, store = Recipe(DIGITS, grid, DIGITS), Store(tmp_path)
+    runs = recipe.candidates()
+    for run, accuracy in zip(runs[:2], (0.7, 0.9), strict=True):
+        store.add(run, record(run, accuracy), [])
+    assert store.choice(recipe) is None  # one is missing
+    store.add(runs[2], record(runs[2], 0.8), [])
+    assert store.choice(recipe) == {"method.threshold": 1.0}
+    # A result at the same setting with another seed does not count as a candidate.
+    other = Run(DIGITS.set("method.threshold", 0.5), 1)
+    store.add(other, record(other, 0.99), [])
+    assert store.choice(recipe) == {"method.threshold": 1.0}
+
+
+def test_nothing_to_choose_is_a_choice(tmp_path):
+    assert Store(tmp_path).choice(Recipe(DIGITS)) == {}
+
+
+def test_runs_are_trained_in_processes_of_their_own_and_kept(tmp_path):
+    store, said = Store(tmp_path), []
+    runs = [Run(DIGITS, 1), Run(DIGITS, 2), Run(DIGITS, 1)]
+    run_all(runs, store, workers=2, say=said.append)
+    assert set(store.records) == {runs[0].key, runs[1].key}
+    first = store.records[runs[0].key]
+    assert (first.steps, first.method, first.batch_size) == (4, "dp_sgd", 256)
+    assert 0 < first.epsilon_pld < first.epsilon_rdp
+    assert [point.epoch for point in store.curves[runs[0].key]] == pytest.approx(
+        [2 * 256 / 1437, 4 * 256 / 1437], abs=1e-3
+    )
+    assert first.accuracy != store.records[runs[1].key].accuracy
+    assert len(said) == 2
+    assert not list((tmp_path / "work").iterdir())  # checkpoints hold keys
+    run_all(runs, store, say=said.append)  # all there: no process is started
+    assert len(said) == 2
+
+
+def test_a_run_that_fails_leaves_the_others(tmp_path):
+    store, said = Store(tmp_path), []
+    broken = Run(DIGITS.set("train.batch_size", 5000), 1)
+    with pytest.raises(ValueError, match=r"1 of 2 runs failed.*train\.batch_size = 5000"):
+        run_all([broken, Run(DIGITS, 1)], store, workers=1, say=said.append)
+    assert set(store.records) == {Run(DIGITS, 1).key}
