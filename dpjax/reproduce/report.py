@@ -46,14 +46,16 @@ def _head(outcomes: Sequence[Outcome], store: Store) -> str:
     others = len(records) - len(behind) - len(searched)
     seeds = sorted({record.seed for o in ours for record in o.records})
     different = {outcome.records[0].experiment for outcome in ours}
+    outside = {outcome.records[0].experiment for outcome in ours if not outcome.within}
     lines = [
         "# The papers' tables, run again",
         f"{len(records)} runs in {hours:.1f} core-hours: {len(behind)} behind the numbers below "
         f"(seeds {', '.join(map(str, seeds)) or 'none'}), {len(searched)} that chose among "
         f"candidates (seed {SEARCH_SEED}), {others} others. "
         f"**{len(ours)} of {len(outcomes)} printed numbers have one of ours beside them, "
-        f"{sum(outcome.within for outcome in ours)} within 1.0 point** ({len(different)} different "
-        "experiments: some numbers are printed in two tables).",
+        f"{sum(outcome.within for outcome in ours)} within 1.0 point**. Some numbers are printed in "
+        f"several tables: these are {len(different)} different experiments, of which "
+        f"{len(different - outside)} are within 1.0 point wherever they are printed.",
         _by_paper(outcomes),
         "![Printed against ours](report.png)",
         _COMMANDS.format(store=_named(store), seeds=SEEDS),
