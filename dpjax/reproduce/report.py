@@ -53,8 +53,8 @@ def _head(outcomes: Sequence[Outcome], store: Store) -> str:
         f"(seeds {', '.join(map(str, seeds)) or 'none'}), {len(searched)} that chose among "
         f"candidates (seed {SEARCH_SEED}), {others} others. "
         f"**{len(ours)} of {len(outcomes)} printed numbers have one of ours beside them, "
-        f"{sum(outcome.within for outcome in ours)} within 1.0 point**. Some numbers are printed in "
-        f"several tables: these are {len(different)} different experiments, of which "
+        f"{sum(outcome.within for outcome in ours)} within 1.0 point**. Some numbers are printed "
+        f"in several tables: these are {len(different)} different experiments, of which "
         f"{len(different - outside)} are within 1.0 point wherever they are printed.",
         _by_paper(outcomes),
         "![Printed against ours](report.png)",

@@ -35,9 +35,9 @@ _REMARKS = {
 }
 _AS_PRINTED = """\
 σ₀ is the paper's first noise multiplier. The printed ε of the Auto DP rows comes from the paper's
-own formula; beside it stands that formula's value with a threshold of 1 (*as printed, no
-guarantee*: the method has no bound on what an example contributes, so no epsilon exists). The sound
-version clips, with the same noise schedule, and its ε is a guarantee."""
+own formula; beside it stands that formula's value with a threshold of 1 (*as printed,
+no guarantee*: the method has no bound on what an example contributes, so no epsilon exists). The
+sound version clips, with the same noise schedule, and its ε is a guarantee."""
 
 _Column = tuple[str, Callable[[Outcome], str]]
 
