@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from dpjax.reproduce import auto_clip, auto_dp, dc_sgd, lin, psasc
 from dpjax.reproduce.findings import Findings
+from dpjax.reproduce.papers import auto_clip, auto_dp, dc_sgd, lin, psasc
 from dpjax.reproduce.printed import Cell
 from dpjax.reproduce.recipe import Recipe
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from dpjax.reproduce import Point, Record, Run, Store, Thresholds, recipe_of, select
-from dpjax.reproduce.lin import search_for
-from dpjax.reproduce.sensitivity import sensitivity_runs
+from dpjax.reproduce.figures.sensitivity import sensitivity_runs
+from dpjax.reproduce.papers.lin import search_for
 
 EPOCHS = 4
 LIN = select("lin/2", ["mnist", "2.93"])

@@ -6,13 +6,13 @@ import pytest
 from dp_accounting import rdp
 
 from dpjax.reproduce import Store
-from dpjax.reproduce.clipped_norms import rule_curves
-from dpjax.reproduce.lin import search_for
-from dpjax.reproduce.noise_decays import DECAYS, noise_decay
+from dpjax.reproduce.figures.clipped_norms import rule_curves
+from dpjax.reproduce.figures.noise_decays import DECAYS, noise_decay
+from dpjax.reproduce.figures.sensitivity import SERIES, sensitivity_of, sensitivity_runs
+from dpjax.reproduce.figures.threshold_curves import greedy_curve, threshold_curves
+from dpjax.reproduce.papers.lin import search_for
 from dpjax.reproduce.recipe import SEARCH_SEED
-from dpjax.reproduce.sensitivity import SERIES, sensitivity_of, sensitivity_runs
 from dpjax.reproduce.sizes import training_size
-from dpjax.reproduce.threshold_curves import greedy_curve, threshold_curves
 from dpjax.train import resolve
 from tests.reproduce.stores import DC_SGD, EPOCHS, LIN, add_run, add_table, full_store
 

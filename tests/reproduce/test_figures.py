@@ -10,9 +10,9 @@ from dpjax.cli.command import Parser
 from dpjax.cli.reproduce import figure
 from dpjax.cli.reproduce.figures import FIGURES, Sources, gradients, noise_decays, squared_error
 from dpjax.reproduce import Store, similarity
-from dpjax.reproduce import noise_decays as decay_numbers
-from dpjax.reproduce.gradient_norms import NormsOfRun
-from dpjax.reproduce.similarity import EDGES, Similarity, read_similarity, write_similarity
+from dpjax.reproduce.figures import noise_decays as decay_numbers
+from dpjax.reproduce.figures.gradient_norms import NormsOfRun
+from dpjax.reproduce.figures.similarity import EDGES, Similarity, read_similarity, write_similarity
 from dpjax.train import Experiment, resolve
 from dpjax.train.folder import NOT_PRIVATE
 from tests.reproduce.stores import full_store

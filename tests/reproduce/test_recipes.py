@@ -3,8 +3,8 @@
 import pytest
 
 from dpjax.reproduce import Findings, Thresholds, TunedNoise, cell_named, cells, recipe_of
-from dpjax.reproduce.dc_sgd import candidates
-from dpjax.reproduce.lin import search_for
+from dpjax.reproduce.papers.dc_sgd import candidates
+from dpjax.reproduce.papers.lin import search_for
 from dpjax.reproduce.sizes import training_size
 from dpjax.train import resolve
 

@@ -8,10 +8,10 @@ import pytest
 
 from dpjax.cli.reproduce import report as command
 from dpjax.reproduce import Record, Run, Store, Thresholds, cell_named, cells, outcome_of, recipe_of
-from dpjax.reproduce.claims import CLAIMS, Claim
 from dpjax.reproduce.report import report
-from dpjax.reproduce.report_left import left
-from dpjax.reproduce.verdicts import verdicts
+from dpjax.reproduce.report.claims import CLAIMS, Claim
+from dpjax.reproduce.report.left import left
+from dpjax.reproduce.report.verdicts import verdicts
 
 DP_SGD, DU, DC_SGD_E = (
     cell_named(f"dc-sgd/IV/mnist/cnn/2/{method}") for method in ("dp-sgd", "du", "dc-sgd-e")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.reproduce.gradient_norms import gradient_norms
-from dpjax.reproduce.similarity import (
+from dpjax.reproduce.figures.gradient_norms import gradient_norms
+from dpjax.reproduce.figures.similarity import (
     EDGES,
     cosine,
     measured_experiments,

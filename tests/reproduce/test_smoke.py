@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpjax.reproduce import Findings, Thresholds, cells, recipe_of
-from dpjax.reproduce.lin import PUBLIC, search_for
+from dpjax.reproduce.papers.lin import PUBLIC, search_for
 from dpjax.train import build_program, build_runner, member_key, root_key
 from tests.reproduce.made import made
 
@@ -61,7 +61,7 @@ def cases():
         yield pytest.param(experiment, id=name, marks=() if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("experiment", cases())
+@pytest.mark.parametrize("experiment", list(cases()))
 def test_two_steps(experiment):
     kind = "features" if experiment.model.name == "linear" else None
     dataset = made(experiment.data.name, kind)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpjax.reproduce.squared_error import (
+from dpjax.reproduce.figures.squared_error import (
     Release,
     best_threshold,
     estimated_error,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dpjax.data import data_directory, source_of
-from dpjax.reproduce import Cell, Recipe, Run, Store, recipe_of
+from dpjax.reproduce import Cell, Run, Store, recipe_of
+from dpjax.reproduce.absent import why_not_here
 from dpjax.reproduce.findings import Question
 
 __all__ = ["Agenda", "agenda_of"]
@@ -42,7 +42,7 @@ def agenda_of(
         data_dir: the folder of the data sets.
     """
     recipes = [(cell, recipe_of(cell, store.findings)) for cell in cells]
-    reasons = [(cell, _reason(recipe, data_dir)) for cell, recipe in recipes]
+    reasons = [(cell, why_not_here(recipe, data_dir)) for cell, recipe in recipes]
     able = [recipe for (_, recipe), (_, why) in zip(recipes, reasons, strict=True) if not why]
     questions = {q.key: q for recipe in able if (q := recipe.waits_for) is not None}
     results, undecided = [], 0
@@ -60,19 +60,6 @@ def agenda_of(
         undecided,
         tuple((cell, why) for cell, why in reasons if why),
     )
-
-
-def _reason(recipe: Recipe, data_dir: str | None) -> str:
-    """Says why a recipe cannot be run here; empty if it can."""
-    if recipe.experiment is None:
-        return recipe.obstacle
-    if recipe.needs and recipe.experiment.model.weights is None:
-        return f"needs {recipe.needs}"
-    name = recipe.experiment.data.name
-    folder = source_of(name).folder
-    if folder is not None and not (data_directory(data_dir) / folder).exists():
-        return f"{name}: no files at hand"
-    return ""
 
 
 def _new(runs: Sequence[Run], store: Store) -> tuple[Run, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpjax.cli import figures
 from dpjax.reproduce import PAPERS, Cell, Outcome
-from dpjax.reproduce.report_tables import TITLES
+from dpjax.reproduce.report.tables import TITLES
 
 __all__ = ["draw_report", "report_figure"]
 

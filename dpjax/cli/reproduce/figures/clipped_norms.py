@@ -7,7 +7,7 @@ import numpy as np
 from dpjax.cli import figures
 from dpjax.cli.figures import End
 from dpjax.cli.reproduce.figures.base import Figure, Sources
-from dpjax.reproduce.clipped_norms import RuleCurve, rule_curves
+from dpjax.reproduce.figures.clipped_norms import RuleCurve, rule_curves
 
 __all__ = ["FIGURE"]
 

@@ -10,8 +10,8 @@ from dpjax import data
 from dpjax.cli import figures
 from dpjax.cli.reproduce.figures.base import Figure, Sources
 from dpjax.cli.reproduce.figures.ticks import plain_ticks
-from dpjax.reproduce import similarity
-from dpjax.reproduce.similarity import EDGES, Similarity, read_similarity, write_similarity
+from dpjax.reproduce.figures import similarity
+from dpjax.reproduce.figures.similarity import EDGES, Similarity, read_similarity, write_similarity
 from dpjax.train.folder import NOT_PRIVATE
 
 __all__ = ["FIGURE"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpjax.cli import figures
 from dpjax.cli.reproduce.figures.base import Figure, Sources
-from dpjax.reproduce.noise_decays import DECAYS, Decay, noise_decay
+from dpjax.reproduce.figures.noise_decays import DECAYS, Decay, noise_decay
 
 __all__ = ["FIGURE"]
 

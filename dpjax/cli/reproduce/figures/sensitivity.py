@@ -4,7 +4,7 @@ from typing import Any
 
 from dpjax.cli import figures
 from dpjax.cli.reproduce.figures.base import Figure, Sources
-from dpjax.reproduce.sensitivity import SERIES, Sensitivity, sensitivity_of
+from dpjax.reproduce.figures.sensitivity import SERIES, Sensitivity, sensitivity_of
 
 __all__ = ["FIGURE"]
 

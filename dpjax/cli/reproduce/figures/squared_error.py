@@ -8,9 +8,8 @@ from dpjax import data, noise
 from dpjax.cli import figures
 from dpjax.cli.reproduce.figures.base import Figure, Sources
 from dpjax.reproduce.book import recipe_of
-from dpjax.reproduce.gradient_norms import NormsOfRun, gradient_norms
-from dpjax.reproduce.printed import cell_named
-from dpjax.reproduce.squared_error import (
+from dpjax.reproduce.figures.gradient_norms import NormsOfRun, gradient_norms
+from dpjax.reproduce.figures.squared_error import (
     Release,
     best_threshold,
     estimated_error,
@@ -19,6 +18,7 @@ from dpjax.reproduce.squared_error import (
     picked_thresholds,
     squared_error,
 )
+from dpjax.reproduce.printed import cell_named
 from dpjax.thresholds import dc_sgd_e
 from dpjax.thresholds.histogram import default_sigma_h
 from dpjax.train import Experiment

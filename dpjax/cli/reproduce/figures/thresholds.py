@@ -8,9 +8,9 @@ from dpjax.cli import figures
 from dpjax.cli.figures import End
 from dpjax.cli.reproduce.figures.base import Figure, Sources
 from dpjax.cli.reproduce.figures.ticks import plain_ticks
-from dpjax.reproduce.lin import PUBLIC
+from dpjax.reproduce.figures.threshold_curves import ThresholdCurve, greedy_curve, threshold_curves
+from dpjax.reproduce.papers.lin import PUBLIC
 from dpjax.reproduce.printed import select
-from dpjax.reproduce.threshold_curves import ThresholdCurve, greedy_curve, threshold_curves
 
 __all__ = ["FIGURE"]
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpjax.reproduce import markdown
 from dpjax.reproduce.outcome import Outcome
 from dpjax.reproduce.record import Record
+from dpjax.reproduce.report import markdown
 from dpjax.reproduce.store import Store
 
 __all__ = ["probes"]

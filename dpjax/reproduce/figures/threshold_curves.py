@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.reproduce.lin import search_for
 from dpjax.reproduce.outcome import outcome_of
+from dpjax.reproduce.papers.lin import search_for
 from dpjax.reproduce.printed import Cell
 from dpjax.reproduce.store import Store
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from dpjax.reproduce import markdown
 from dpjax.reproduce.outcome import Outcome, outcome_of
 from dpjax.reproduce.printed import PAPERS, Cell
 from dpjax.reproduce.recipe import SEARCH_SEED, SEEDS
-from dpjax.reproduce.report_left import left
-from dpjax.reproduce.report_orders import orders
-from dpjax.reproduce.report_probes import probes
-from dpjax.reproduce.report_searches import searches
-from dpjax.reproduce.report_tables import TITLES, results
+from dpjax.reproduce.report import markdown
+from dpjax.reproduce.report.left import left
+from dpjax.reproduce.report.orders import orders
+from dpjax.reproduce.report.probes import probes
+from dpjax.reproduce.report.searches import searches
+from dpjax.reproduce.report.tables import TITLES, results
 from dpjax.reproduce.store import Store
 
 __all__ = ["report"]

@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from dpjax.accounting import auto_dp_sgd_epsilon_as_printed
-from dpjax.reproduce import auto_dp, markdown
 from dpjax.reproduce.outcome import Outcome
+from dpjax.reproduce.papers import auto_dp
+from dpjax.reproduce.report import markdown
 from dpjax.reproduce.sizes import training_size
 
 __all__ = ["TITLES", "results"]

@@ -108,7 +108,7 @@ def _needs(cell: Cell) -> str:
 
 def _ours(cell: Cell) -> str:
     said = [f"{EPOCHS[cell.data] // FACTOR} epochs for {EPOCHS[cell.data]}, the noise's schedule "]
-    said[0] += "as fast; the noise multiplier is the printed one"
+    said[0] += "ten times as fast; the noise multiplier is the printed one"
     if cell.model == "custom CNN":
         said.append("the network is DC-SGD's: no sizes are given")
     if cell.method == "Dynamic (Du)":

@@ -119,9 +119,9 @@ def search_for(cell: Cell) -> GreedySearch:
 def _experiment(cell: Cell, method: dict[str, Any]) -> Experiment:
     imagenette = cell.data == "imagenette"
     adaclip = method["name"] == "adaclip"
-    plain_network = cell.model != "ResNet18-noBN"
     activation = "relu" if cell.method == "Abadi" else "tanh"
-    options = {"activation": activation, "start": "pytorch"} if plain_network else {}
+    small = cell.model.startswith("CNN")  # the others keep their ReLU
+    options = {"activation": activation, "start": "pytorch"} if small else {}
     return Experiment.from_plain(
         {
             "data": {"name": cell.data},

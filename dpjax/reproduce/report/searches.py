@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from math import prod
 
-from dpjax.reproduce import markdown
 from dpjax.reproduce.book import recipe_of
 from dpjax.reproduce.findings import Findings
 from dpjax.reproduce.greedy import GreedySearch, Thresholds
 from dpjax.reproduce.outcome import Outcome
 from dpjax.reproduce.printed import Cell
+from dpjax.reproduce.report import markdown
 from dpjax.reproduce.tuned import TunedNoise
 
 __all__ = ["searches"]

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
-from dpjax.reproduce import markdown
-from dpjax.reproduce.claims import CLAIMS
 from dpjax.reproduce.outcome import Outcome
 from dpjax.reproduce.printed import PAPERS, Cell
-from dpjax.reproduce.report_tables import TITLES
-from dpjax.reproduce.verdicts import VERDICTS, Verdict, groups, verdicts
+from dpjax.reproduce.report import markdown
+from dpjax.reproduce.report.claims import CLAIMS
+from dpjax.reproduce.report.tables import TITLES
+from dpjax.reproduce.report.verdicts import VERDICTS, Verdict, groups, verdicts
 
 __all__ = ["orders"]
 

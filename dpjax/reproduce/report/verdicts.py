@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpjax.reproduce.claims import Claim
 from dpjax.reproduce.outcome import Outcome
+from dpjax.reproduce.report.claims import Claim
 
 __all__ = ["VERDICTS", "Verdict", "groups", "verdicts"]
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dpjax.reproduce import markdown
 from dpjax.reproduce.absent import why_not_here
 from dpjax.reproduce.greedy import GreedySearch
 from dpjax.reproduce.hours import estimated_search_seconds, estimated_seconds
 from dpjax.reproduce.outcome import Outcome
 from dpjax.reproduce.recipe import SEEDS, Recipe, Run
-from dpjax.reproduce.report_tables import TITLES
+from dpjax.reproduce.report import markdown
+from dpjax.reproduce.report.tables import TITLES
 from dpjax.reproduce.store import Store
 
 __all__ = ["left"]

@@ -1,0 +1,1 @@
+"""The papers' tables as experiments, one file for each paper."""
