@@ -13,7 +13,7 @@ class Split(NamedTuple):
 
     Attributes:
         x: images, uint8 (n, H, W, C); or tokens, int32 (n, T), where 0 is padding; or features,
-            float32 (n, d).
+            float32 or float16, (n, d) or (n, H, W, K).
         y: class labels, int32 (n,), from 0.
     """
 

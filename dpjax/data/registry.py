@@ -12,6 +12,7 @@ from dpjax.data.glue import MNLI, QNLI, QQP, SST2
 from dpjax.data.imagenette import IMAGENETTE
 from dpjax.data.mnist import FASHION_MNIST, MNIST
 from dpjax.data.names import NAMES
+from dpjax.data.scattered import CIFAR10_SCATTERING, FASHION_MNIST_SCATTERING, MNIST_SCATTERING
 from dpjax.data.source import Source
 from dpjax.data.svhn import SVHN
 
@@ -22,6 +23,7 @@ DATASETS: dict[str, Source] = {
     for source in (
         *(DIGITS, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, SVHN, IMAGENETTE),
         *(CELEBA_MALE, CELEBA_SMILING, NAMES, AG_NEWS, AG_NEWS_SUBSET, SST2, QNLI, MNLI, QQP),
+        *(MNIST_SCATTERING, FASHION_MNIST_SCATTERING, CIFAR10_SCATTERING),
     )
 }
 """Every data set that can be loaded. A new one is one `Source`."""

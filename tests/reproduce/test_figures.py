@@ -9,8 +9,9 @@ import pytest
 from dpjax.cli.command import Parser
 from dpjax.cli.reproduce import figure
 from dpjax.cli.reproduce.figures import FIGURES, Sources, gradients, noise_decays, squared_error
-from dpjax.reproduce import Store, similarity
+from dpjax.reproduce import Store
 from dpjax.reproduce.figures import noise_decays as decay_numbers
+from dpjax.reproduce.figures import similarity
 from dpjax.reproduce.figures.gradient_norms import NormsOfRun
 from dpjax.reproduce.figures.similarity import EDGES, Similarity, read_similarity, write_similarity
 from dpjax.train import Experiment, resolve

@@ -6,6 +6,7 @@ from dpjax.reproduce.outcome import Outcome, outcome_of
 from dpjax.reproduce.printed import PAPERS, Cell
 from dpjax.reproduce.recipe import SEARCH_SEED, SEEDS
 from dpjax.reproduce.report import markdown
+from dpjax.reproduce.report.explained import explained
 from dpjax.reproduce.report.left import left
 from dpjax.reproduce.report.orders import orders
 from dpjax.reproduce.report.probes import probes
@@ -28,7 +29,7 @@ def report(store: Store, cells: Sequence[Cell], data_dir: str | None = None) -> 
     parts = [
         _head(outcomes, store),
         results(outcomes),
-        _explained(store),
+        explained(store),
         orders(outcomes),
         searches(outcomes, store.findings),
         probes(outcomes, store),
@@ -102,11 +103,3 @@ def _counts(own: Sequence[Outcome]) -> list[str]:
         str(sum(outcome.within for outcome in own)),
         "" if largest is None else f"{largest:+.2f}",
     ]
-
-
-def _explained(store: Store) -> str:
-    """Returns what people wrote on differences, word by word; empty without it."""
-    file = store.path / "explained.md"
-    if not file.exists():
-        return ""
-    return f"## Explained differences\n\n{file.read_text(encoding='utf-8').strip()}"
