@@ -43,7 +43,7 @@ def scattering(images: jax.Array) -> jax.Array:
         angle, then the second order by its first and its second angle.
 
     Example:
-        >>> scattering(jnp.ones((2, 28, 28, 1))).shape
+        >>> jax.jit(scattering)(jnp.ones((2, 28, 28, 1))).shape
         (2, 7, 7, 81)
     """
     count, height, width, channels = images.shape

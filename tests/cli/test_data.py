@@ -28,7 +28,8 @@ def environment(monkeypatch):
 def origin(monkeypatch, tmp_path):
     """Makes a tiny MNIST the official one, and returns where it lies."""
     write_mnist(tmp_path / "origin" / "mnist", SPLITS)
-    make_official(monkeypatch, "mnist", tmp_path / "origin" / "mnist", 3, 2)
+    for name in ("mnist", "mnist_scattering"):  # both read these files
+        make_official(monkeypatch, name, tmp_path / "origin" / "mnist", 3, 2)
     return tmp_path / "origin"
 
 

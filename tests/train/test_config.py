@@ -15,7 +15,7 @@ from dpjax.train.optimizer import build_optimizer
 ROOT = Path(__file__).parents[2] / "configs"
 FILES = sorted(ROOT.glob("train/*.toml"))
 SIZES = {"digits": 1437, "mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000}
-SIZES |= {"names": 16_000, "ag_news": 120_000}
+SIZES |= {"names": 16_000, "ag_news": 120_000, "mnist_scattering": 60_000}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
