@@ -37,7 +37,9 @@ def run_all(
     """
     different = {run.key: run for run in runs}
     todo = [run for key, run in different.items() if key not in store.records]
-    count = max(1, min(workers or _workers(), len(todo)))
+    if not todo:
+        return
+    count = min(workers or _workers(), len(todo))
     context = multiprocessing.get_context("spawn")  # a forked JAX hangs
     cores = context.Queue()
     for core in range(count):

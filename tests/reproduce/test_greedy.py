@@ -71,7 +71,7 @@ def test_an_accuracy_that_never_falls_comes_to_an_end():
 
 def test_a_search_is_that_of_a_loop_over_constant_thresholds():
     dataset = data.load("digits")
-    search = GreedySearch(experiment(), start=0.5, step=3.0, fall=0.05, repeats=2)
+    search = GreedySearch(experiment(), start=1.0, step=8.0, fall=0.05, repeats=2)
     found = greedy_search(search, dataset)
     assert len(found.thresholds) == 2
     assert found.first[0] == found.thresholds[0]
@@ -81,7 +81,7 @@ def test_a_search_is_that_of_a_loop_over_constant_thresholds():
     identity = build_program(search.experiment, dataset).plan.experiment.identity
     scores = {}
     while not scores or max(scores.values()) - list(scores.values())[-1] <= 0.05:
-        c = 0.5 + 3.0 * len(scores)
+        c = 1.0 + 8.0 * len(scores)
         program = build_program(experiment(**{"method.threshold": c}), dataset)
         runner = build_runner(program, dataset, search.experiment.run)
         state = program.init(member_key(root_key(0), identity, 0))

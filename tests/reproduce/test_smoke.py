@@ -20,7 +20,7 @@ SMALLER = {
     },
     "roberta": {"layers": 2, "width": 16, "heads": 2, "hidden": 32},
 }
-QUICK = ("small_cnn", "linear", "lstm", "bert", "roberta", "bilstm", "lin_b3")
+QUICK = ("small_cnn", "linear", "bert")
 
 
 def distinct():
