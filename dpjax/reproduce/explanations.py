@@ -58,5 +58,15 @@ EXPLANATIONS = (
         {"model.start": "lecun"},
         "the same, for the method that it is compared with",
     ),
+    Explanation(
+        "dc-sgd/III/mnist/cnn/2/du",
+        {"method.c0": 1.0},
+        "the grid was searched at a fifth of this noise, where larger thresholds win",
+    ),
+    Explanation(
+        "lin/2/mnist/cnn-b1/2.93/papernot",
+        {"optimizer.learning_rate": 2.0},
+        "thirty epochs at the printed learning rate may be too short a way",
+    ),
 )
 """The suspicions that were tried; a new one is one row."""
