@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -50,7 +51,9 @@ def run_all(
         try:
             _collect(waiting, store, begun, say)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Not to wait for what trains now: it goes on from its last checkpoint another time.
+            for child in multiprocessing.active_children():
+                child.terminate()
             raise
 
 
@@ -91,6 +94,7 @@ def _workers() -> int:
 
 def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
     """Keeps this process on a core of its own: two runs beside each other beat one on both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this one
     core = cores.get()
     if count > 1:
         own = sorted(os.sched_getaffinity(0))

@@ -1,5 +1,6 @@
 """The store: what goes in comes out, begun runs go on, and the choice is the best of the search."""
 
+import multiprocessing
 from dataclasses import replace
 
 import pytest
@@ -101,3 +102,14 @@ def test_runs_are_trained_in_processes_of_their_own_and_kept(tmp_path):
     assert not list((tmp_path / "work").iterdir())  # checkpoints hold keys
     run_all(runs, store, say=said.append)  # all there: nothing is trained
     assert len(said) == 3
+
+
+def test_an_interrupt_ends_what_trains_and_keeps_what_is_finished(tmp_path):
+    def interrupt(text):
+        raise KeyboardInterrupt
+
+    store, endless = Store(tmp_path), Run(DIGITS.set("train.steps", 10**6), 1)
+    with pytest.raises(KeyboardInterrupt):
+        run_all([Run(DIGITS, 1), endless], store, workers=1, say=interrupt)
+    assert set(store.records) == {Run(DIGITS, 1).key}
+    assert not multiprocessing.active_children()

@@ -4,7 +4,13 @@ import argparse
 
 from dpjax.cli import tables
 from dpjax.cli.command import Command
-from dpjax.cli.reproduce.flags import add_store_flag, store_of
+from dpjax.cli.reproduce.flags import (
+    add_data_flag,
+    add_store_flag,
+    add_workers_flag,
+    store_of,
+    workers_of,
+)
 from dpjax.cli.train import say
 from dpjax.reproduce import Store, cell_named, outcome_of, run_all
 from dpjax.reproduce.explanations import EXPLANATIONS, Explanation
@@ -13,21 +19,15 @@ __all__ = ["COMMAND"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
-    )
-    parser.add_argument(
-        "--workers", type=int, metavar="K", help="runs at once; as many as there are cores"
-    )
+    add_data_flag(parser)
+    add_workers_flag(parser)
     add_store_flag(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     store = store_of(args)
     runs = [run for each in EXPLANATIONS if (run := each.run(store)) is not None]
-    run_all(runs, store, args.data_dir, args.workers, say)
+    run_all(runs, store, args.data_dir, workers_of(args), say)
     header = ("cell", "printed", "ours", "changed", "then")
     print(tables.table(header, [_row(each, store) for each in EXPLANATIONS]))
     return 0

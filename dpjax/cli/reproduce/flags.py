@@ -5,7 +5,15 @@ from pathlib import Path
 
 from dpjax.reproduce import SEEDS, Cell, Store, select, tables
 
-__all__ = ["add_cell_flags", "add_store_flag", "chosen_cells", "store_of"]
+__all__ = [
+    "add_cell_flags",
+    "add_data_flag",
+    "add_store_flag",
+    "add_workers_flag",
+    "chosen_cells",
+    "store_of",
+    "workers_of",
+]
 
 
 def add_store_flag(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +24,29 @@ def add_store_flag(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of finished runs; docs/results without it",
     )
+
+
+def add_data_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for the folder of the data sets."""
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
+    )
+
+
+def add_workers_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds how many runs are made at once."""
+    parser.add_argument(
+        "--workers", type=int, metavar="K", help="runs at once; as many as there are cores"
+    )
+
+
+def workers_of(args: argparse.Namespace) -> int | None:
+    """Returns how many runs are made at once; None leaves it to the machine."""
+    if args.workers is not None and args.workers < 1:
+        raise ValueError(f"--workers {args.workers}: expected at least 1")
+    return args.workers
 
 
 def add_cell_flags(parser: argparse.ArgumentParser) -> None:
@@ -33,11 +64,7 @@ def add_cell_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, metavar="K", help=f"seeds of each result; {SEEDS}"
     )
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
-    )
+    add_data_flag(parser)
     add_store_flag(parser)
 
 

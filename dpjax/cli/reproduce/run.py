@@ -7,7 +7,13 @@ from dpjax import data
 from dpjax.cli import tables
 from dpjax.cli.command import Command
 from dpjax.cli.reproduce.agenda import Agenda, agenda_of
-from dpjax.cli.reproduce.flags import add_cell_flags, chosen_cells, store_of
+from dpjax.cli.reproduce.flags import (
+    add_cell_flags,
+    add_workers_flag,
+    chosen_cells,
+    store_of,
+    workers_of,
+)
 from dpjax.cli.train import say
 from dpjax.reproduce import (
     Cell,
@@ -26,15 +32,12 @@ __all__ = ["COMMAND"]
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_cell_flags(parser)
-    parser.add_argument(
-        "--workers", type=int, metavar="K", help="runs at once; as many as there are cores"
-    )
+    add_workers_flag(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     cells, store = chosen_cells(args), store_of(args)
-    if args.workers is not None and args.workers < 1:
-        raise ValueError(f"--workers {args.workers}: expected at least 1")
+    workers_of(args)  # what is wrong with it is said before anything is searched
     try:
         _make(cells, store, args)
     except KeyboardInterrupt:
@@ -60,7 +63,7 @@ def _make(cells: list[Cell], store: Store, args: argparse.Namespace) -> None:
 def _train(runs: tuple[Run, ...], store: Store, args: argparse.Namespace) -> None:
     if runs:
         say(f"{len(runs)} runs on {args.workers or os.cpu_count()} cores")
-        run_all(runs, store, args.data_dir, args.workers, say)
+        run_all(runs, store, args.data_dir, workers_of(args), say)
 
 
 def _answer(question: Question, store: Store, data_dir: str | None) -> None:
