@@ -3,7 +3,18 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from dpjax.cli import calibrate, compare, data, epsilon, export, plot, reproduce, train, tune_cost
+from dpjax.cli import (
+    audit,
+    calibrate,
+    compare,
+    data,
+    epsilon,
+    export,
+    plot,
+    reproduce,
+    train,
+    tune_cost,
+)
 from dpjax.cli.command import Command, Group, Parser, add_commands
 from dpjax.cli.interrupt import interrupts_kept
 
@@ -19,6 +30,7 @@ COMMANDS: Mapping[str, Command | Group] = {
     "tune-cost": tune_cost.COMMAND,
     "plot": plot.GROUP,
     "reproduce": reproduce.GROUP,
+    "audit": audit.COMMAND,
 }
 
 # What a wrong request, file or environment raises; anything else is a bug and keeps its traceback.

@@ -1,0 +1,42 @@
+"""Audits: empirical lower bounds on epsilon, beside the epsilon that is claimed."""
+
+from dpjax.audit.canaries import Planted, plant
+from dpjax.audit.claims import Claim, claim_of, with_noise_times
+from dpjax.audit.finding import Finding
+from dpjax.audit.named import ATTACKS, HALVED, AuditPlan, Row, audit_named
+from dpjax.audit.pairs import PAIRS, ROWS, TURNING, Pair
+from dpjax.audit.releases import Auditable
+from dpjax.audit.step import StepAudit, audit_release, audit_step
+from dpjax.audit.subjects import SUBJECTS, Subject
+from dpjax.audit.tradeoff import claimed_tradeoff, measured_tradeoff
+from dpjax.audit.training import TrainingAudit, audit_training
+from dpjax.audit.watched import watched
+
+__all__ = [
+    "ATTACKS",
+    "HALVED",
+    "PAIRS",
+    "ROWS",
+    "SUBJECTS",
+    "TURNING",
+    "AuditPlan",
+    "Auditable",
+    "Claim",
+    "Finding",
+    "Pair",
+    "Planted",
+    "Row",
+    "StepAudit",
+    "Subject",
+    "TrainingAudit",
+    "audit_named",
+    "audit_release",
+    "audit_step",
+    "audit_training",
+    "claim_of",
+    "claimed_tradeoff",
+    "measured_tradeoff",
+    "plant",
+    "watched",
+    "with_noise_times",
+]

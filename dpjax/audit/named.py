@@ -1,0 +1,116 @@
+"""Audits of a method by its name: all attacks, each beside the same attack on weakened noise."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+
+from dpjax import _checks
+from dpjax.audit.finding import Finding
+from dpjax.audit.step import StepAudit, audit_step
+from dpjax.audit.subjects import Subject
+from dpjax.audit.training import TrainingAudit, audit_training
+from dpjax.data import Dataset
+
+__all__ = ["ATTACKS", "HALVED", "AuditPlan", "Row", "audit_named"]
+
+ATTACKS = ("step", "training")
+HALVED = 0.5
+"""What the noise of a twin is multiplied by."""
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What is done to each method.
+
+    Args:
+        attacks: of `ATTACKS`.
+        step: how much is drawn of a step.
+        training: how large the trainings are.
+        noise: what the noise is multiplied by, behind the back of the claim.
+        noise_multiplier: sigma, or sigma_0, of the step that is claimed for.
+        twins: the attacks that are also made on a twin with half the noise, which they must find.
+    """
+
+    attacks: tuple[str, ...] = ATTACKS
+    step: StepAudit = field(default_factory=StepAudit)
+    training: TrainingAudit = field(default_factory=TrainingAudit)
+    noise: float = 1.0
+    noise_multiplier: float = 1.0
+    twins: tuple[str, ...] = ("step",)
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        for place in ("attacks", "twins"):
+            for name in getattr(self, place):
+                if name not in ATTACKS:
+                    raise ValueError(f"{place} = {name!r}: {_checks.nearest(str(name), ATTACKS)}")
+        for place in ("noise", "noise_multiplier"):
+            object.__setattr__(self, place, _checks.positive(place, getattr(self, place)))
+
+    def bounds_of(self, methods: int) -> int:
+        """Returns how many lower bounds on claims come of so many methods."""
+        return methods * (("step" in self.attacks) + 2 * ("training" in self.attacks))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finding, and what the same attack found of the twin with half the noise.
+
+    Attributes:
+        finding: the method's.
+        twin: None where there was none.
+    """
+
+    finding: Finding
+    twin: Finding | None = None
+
+    @property
+    def verdict(self) -> str:
+        """ "holds", "REFUTED", or "no teeth": the attack would not have seen half the noise."""
+        if self.finding.refuted:
+            return "REFUTED"
+        toothless = self.twin is not None and not self.twin.refuted
+        return "no teeth" if toothless and self.finding.attack == "step" else "holds"
+
+    @property
+    def alarming(self) -> bool:
+        """Whether an accounted claim is refuted, or the audit could not have told."""
+        return self.finding.source == "accounted" and self.verdict != "holds"
+
+
+def audit_named(
+    name: str,
+    subject: Subject,
+    seed: int,
+    plan: AuditPlan = AuditPlan(),  # noqa: B008  a frozen record
+    dataset: Callable[[], Dataset] | None = None,
+) -> list[Row]:
+    """Returns a row for each attack: "step", "one run" and "final model".
+
+    Args:
+        name: a name in `dpjax.methods`.
+        subject: its arguments, as in `SUBJECTS`.
+        seed: of every draw.
+        plan: what is done.
+        dataset: loads what the canaries of a training hide in.
+    """
+    own = (seed ^ zlib.crc32(name.encode())) % 2**32  # no two methods see the same noise
+
+    def step(factor: float) -> tuple[Finding, ...]:
+        method = subject.method(name, plan.noise_multiplier)
+        watched = {"rate": subject.rate, "noise": factor}
+        return (audit_step(method, jax.random.key(own), plan.step, steps=subject.steps, **watched),)
+
+    def training(factor: float) -> tuple[Finding, ...]:
+        if dataset is None:
+            raise ValueError("dataset = None: expected what the canaries hide in")
+        return audit_training(name, subject, dataset(), own, plan.training, factor)
+
+    rows: list[Row] = []
+    for attack, found in (("step", step), ("training", training)):
+        if attack in plan.attacks:
+            twins = found(HALVED * plan.noise) if attack in plan.twins else (None, None)
+            rows += map(Row, found(plan.noise), twins)
+    return rows

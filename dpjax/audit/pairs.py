@@ -1,0 +1,76 @@
+"""Neighbouring pairs for one release: the same gradients with and without one more, the canary."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["DIMENSION", "PAIRS", "ROWS", "TURNING", "Pair"]
+
+ROWS = 4
+"""How many rows a batch has: the canary in the last, others or padding before it."""
+
+DIMENSION = 8
+"""How many parameters there are, in two leaves of four."""
+
+_EVERYWHERE = np.full(DIMENSION, DIMENSION**-0.5, np.float32)
+_FIRST, _SECOND = np.eye(2, DIMENSION, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A canary, and who else is there.
+
+    Attributes:
+        name: what is special about it.
+        others: gradients of the other examples, (k, d) with k < `ROWS`; they never change.
+        canary: the canary's gradient at each step, (T, d).
+    """
+
+    name: str
+    others: np.ndarray
+    canary: np.ndarray
+
+    def repeated(self, steps: int) -> "Pair":
+        """Returns the pair watched for so many steps; a pair of one step only."""
+        return Pair(self.name, self.others, np.repeat(self.canary, steps, axis=0))
+
+    @property
+    def steps(self) -> int:
+        """T, how many steps the pair is watched for."""
+        return len(self.canary)
+
+    def batches(self) -> np.ndarray:
+        """Returns the gradients of all rows at each step, (T, rows, d); free rows are zero."""
+        found = np.zeros((self.steps, ROWS, DIMENSION), np.float32)
+        found[:, : len(self.others)] = self.others
+        found[:, -1] = self.canary
+        return found
+
+    def mask(self) -> np.ndarray:
+        """Returns 1 for the rows of the others, 0 for free rows and for the canary."""
+        return (np.arange(ROWS) < len(self.others)).astype(np.float32)
+
+
+def _alone(name: str, canary: np.ndarray) -> Pair:
+    return Pair(name, np.zeros((0, DIMENSION), np.float32), canary[None])
+
+
+def _in_company(name: str, canary: np.ndarray) -> Pair:
+    return Pair(name, np.stack([_FIRST, 0.5 * _FIRST, 0.1 * _SECOND]), canary[None])
+
+
+PAIRS = (
+    _alone("alone, just below the threshold", 0.999 * _EVERYWHERE),
+    _alone("alone, just below three thresholds", 2.999 * _EVERYWHERE),
+    _alone("alone, small", 0.03 * _EVERYWHERE),
+    _alone("alone, huge", 1e4 * _EVERYWHERE),
+    _alone("alone, zero", np.zeros(DIMENSION, np.float32)),
+    _in_company("against others, huge", -1e4 * _FIRST),
+    _in_company("with others, small", 0.03 * _SECOND),
+    _in_company("with others, not a number", np.full(DIMENSION, np.nan, np.float32)),
+    _in_company("with others, beyond float32", np.full(DIMENSION, 3e38, np.float32)),
+)
+"""Pairs of one step. Thresholds begin at 1, so that norms are in units of the first threshold."""
+
+TURNING = Pair("alone, turning round", PAIRS[0].others, np.stack([_EVERYWHERE, -_EVERYWHERE]))
+"""A canary whose gradient turns round: noise that comes twice leaves its difference bare."""

@@ -1,0 +1,154 @@
+"""Audits of a whole training: one run with many canaries, seen from inside and from outside."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from dpjax import _checks
+from dpjax.audit.bounds import bound_of_one_run, check_confidence
+from dpjax.audit.canaries import Planted, plant
+from dpjax.audit.claims import claim_of, with_noise_times
+from dpjax.audit.finding import Finding
+from dpjax.audit.subjects import Subject
+from dpjax.data import Dataset
+from dpjax.train import Experiment, Plan, Result, resolve, train
+
+__all__ = ["TrainingAudit", "audit_training"]
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """How large the training is, and what is asked.
+
+    Args:
+        examples: how many examples of the data set the canaries hide among.
+        epsilon: what the training claims; of a method without a guarantee, its sigma_0 is 1.
+        epochs: how long it trains.
+        delta: of the claim and of the bound.
+        confidence: the probability with which the bound holds.
+    """
+
+    examples: int = 1000
+    epsilon: float = 8.0
+    epochs: float = 10.0
+    delta: float = 1e-5
+    confidence: float = 0.99
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        _checks.integer("examples", self.examples, at_least=1)
+        _checks.positive("epsilon", self.epsilon)
+        _checks.positive("epochs", self.epochs)
+        check_confidence(self.confidence)
+        _checks.fraction("delta", self.delta)
+
+
+def audit_training(
+    name: str,
+    subject: Subject,
+    dataset: Dataset,
+    seed: int,
+    audit: TrainingAudit = TrainingAudit(),  # noqa: B008  a record of numbers
+    noise: float = 1.0,
+) -> tuple[Finding, Finding]:
+    """Trains once with canaries and returns two lower bounds on the epsilon of that run.
+
+    "one run" knows the first and the last parameters: the movement along a canary's first gradient,
+    ``<w_0 - w_T, g_i(w_0)> / |g_i(w_0)|``, which under SGD is the sum of all released gradients.
+    "final model" knows the last parameters only as a function: minus the canary's loss.
+
+    Args:
+        name: a name in `dpjax.methods`.
+        subject: its arguments.
+        dataset: what the canaries hide in.
+        seed: of the canaries and of the training.
+        audit: how large it is.
+        noise: what the noise is multiplied by, behind the back of the claim.
+    """
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(dataset.train.y))[: audit.examples]
+    part = replace(dataset, train=type(dataset.train)(*(a[rows] for a in dataset.train)))
+    planted = plant(part, subject.canaries, rng)
+    with tempfile.TemporaryDirectory() as folder:
+        start = Path(folder) / "start.npz"
+        _write_zeros(start, planted)
+        experiment = _experiment(name, subject, planted, audit)
+        experiment = experiment.set("run.seed", seed).set("model.weights", str(start))
+        plan = resolve(experiment, len(planted.dataset.train.y))
+        result = _trained(plan, planted.dataset, noise, Path(folder) / "run")
+    claims = partial(claim_of, plan.method, plan.batch_size / plan.dataset_size, plan.steps)
+    claim = claims(plan.delta)
+    if noise == 1 and result.epsilon is not None:
+        claim = claim._replace(epsilon=result.epsilon)  # what the run itself says it spent
+    movement, losses = _scores(result.state.params, planted)
+    one_run, final = (
+        Finding(
+            name,
+            attack,
+            f"{len(planted.y)} canaries among {audit.examples} examples",
+            claim.epsilon,
+            claim.source,
+            bound_of_one_run(*parts, audit.confidence, audit.delta),
+            audit.confidence,
+            audit.delta,
+            len(planted.y),
+            *parts,
+            lambda delta: claims(delta).epsilon,
+        )
+        for attack, scores in (("one run", movement), ("final model", -losses))
+        for parts in [(scores[planted.included], scores[~planted.included])]
+    )
+    return one_run, final
+
+
+def _experiment(name: str, subject: Subject, planted: Planted, audit: TrainingAudit) -> Experiment:
+    """Returns SGD on a linear model, with the noise of the claim."""
+    sampled = {"batch_size": subject.batch_size} if subject.sampling != "full" else {}
+    plain = {
+        "data": {"name": planted.dataset.name},
+        "model": {"name": "linear"},
+        "method": {"name": name, **subject.arguments},
+        "optimizer": {"name": "sgd", "learning_rate": 1e-4},
+        "train": {"epochs": audit.epochs, "sampling": subject.sampling, **sampled},
+        "privacy": {"delta": audit.delta},
+    }
+    if subject.printed:
+        plain["method"]["noise_multiplier"] = 1.0
+    else:
+        plain["privacy"]["epsilon"] = audit.epsilon
+    return Experiment.from_plain(plain)
+
+
+def _trained(plan: Plan, dataset: Dataset, noise: float, folder: Path) -> Result:
+    method = with_noise_times(plan.method, noise).to_plain()
+    experiment = replace(
+        plan.experiment, method=method, privacy=replace(plan.experiment.privacy, epsilon=None)
+    )
+    return train(experiment, dataset, folder)[0]
+
+
+def _scores(last: Any, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the movement along each canary's first gradient, and its last loss."""
+    dense = last["dense"]
+    kernel, bias = (np.asarray(dense[part], np.float64) for part in ("kernel", "bias"))
+    logits = planted.x @ kernel + bias
+    rows = np.arange(len(planted.y))
+    losses = logsumexp(logits, axis=1) - logits[rows, planted.y]
+    # The parameters begin at zero: all classes are as likely, and the gradient is their product.
+    residual = np.full(logits.shape, 1 / planted.dataset.classes)
+    residual[rows, planted.y] -= 1
+    movement = -np.sum((planted.x @ kernel) * residual, axis=1)
+    return movement, losses
+
+
+def _write_zeros(file: Path, planted: Planted) -> None:
+    """Writes the parameters that the training begins with, which the attack therefore knows."""
+    classes = planted.dataset.classes
+    shapes = {"dense/kernel": (*planted.dataset.shape, classes), "dense/bias": (classes,)}
+    zeros: dict[str, Any] = {path: np.zeros(shape) for path, shape in shapes.items()}
+    np.savez(file, **zeros)

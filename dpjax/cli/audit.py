@@ -1,0 +1,154 @@
+"""``dpjax audit``: lower bounds on epsilon beside the epsilon that is claimed."""
+
+import argparse
+import secrets
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from dpjax import _checks, _toml, data
+from dpjax.audit import (
+    ATTACKS,
+    SUBJECTS,
+    AuditPlan,
+    Row,
+    StepAudit,
+    Subject,
+    TrainingAudit,
+    audit_named,
+)
+from dpjax.cli import audit_plots, audit_table, figures, report
+from dpjax.cli.command import Command
+from dpjax.data import Dataset
+from dpjax.train.folder import write_atomically
+
+__all__ = ["COMMAND"]
+
+_DRAWS = 1_000_000
+_QUICK_DRAWS = 100_000
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what is audited")
+    what.add_argument("--method", metavar="NAME", help="a constructor in dpjax.methods")
+    what.add_argument("--all", action="store_true", help="every method of dpjax.methods")
+    what.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an argument of the method's constructor; repeatable",
+    )
+    what.add_argument(
+        "--noise-multiplier",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="sigma of the step that is claimed for; 1",
+    )
+    what.add_argument(
+        "--noise",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="run with so many times the noise that is claimed: 0.5 must be found out",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--attack", choices=ATTACKS, help="one attack only; without it, all")
+    how.add_argument("--quick", action="store_true", help="fewer draws, and minutes")
+    how.add_argument("--draws", type=int, metavar="N", help="releases drawn of each world")
+    how.add_argument("--confidence", type=float, default=0.99, metavar="P", help="of all; 0.99")
+    how.add_argument("--delta", type=float, default=1e-3, metavar="X", help="of a step; 0.001")
+    how.add_argument("--seed", type=int, metavar="S", help="to reproduce an audit")
+    out = parser.add_argument_group("output")
+    out.add_argument("--output", metavar="FILE", help="the picture; audit-NAME.png")
+    out.add_argument("--report", metavar="FILE", help="the table as Markdown")
+    out.add_argument("--json", action="store_true", help="print JSON, at full precision")
+
+
+def _run(args: argparse.Namespace) -> int:
+    subjects, plan = _asked(args), _plan(args)
+    output = args.output or (None if args.all else f"audit-{args.method}.png")
+    if output is not None:
+        figures.check_output(output)
+    plan = _shared_risk(plan, len(subjects))
+    seed = secrets.randbits(32) if args.seed is None else args.seed
+    rows: list[Row] = []
+    for name, subject in subjects.items():
+        if len(subjects) > 1:
+            print(f"{name} ...", file=sys.stderr)
+        rows += audit_named(name, subject, seed, plan, _digits)
+    text = audit_table.text(rows, args.confidence)
+    if args.report is not None:
+        write_atomically(args.report, audit_table.markdown(rows, args.confidence, _command(args)))
+    if output is not None:
+        audit_plots.draw(rows, output)
+        text += f"\n\npicture  {output}"
+    report.show(args.json, text, {"rows": audit_table.data(rows), "picture": output})
+    return int(any(row.alarming for row in rows))
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Subject]:
+    if args.all == (args.method is not None):
+        raise ValueError("--method: expected one of --method NAME and --all")
+    if args.all:
+        if args.set:
+            raise ValueError(f"--set {args.set[0]}: expected --method NAME with it")
+        return dict(SUBJECTS)
+    if args.method not in SUBJECTS:
+        raise ValueError(f"--method = {args.method!r}: {_checks.nearest(args.method, SUBJECTS)}")
+    subject = SUBJECTS[args.method]
+    changes: dict[str, Any] = dict(map(_toml.assignment, args.set))
+    return {args.method: replace(subject, arguments={**subject.arguments, **changes})}
+
+
+def _plan(args: argparse.Namespace) -> AuditPlan:
+    draws = (_QUICK_DRAWS if args.quick else _DRAWS) if args.draws is None else args.draws
+    attacks = ATTACKS if args.attack is None else (args.attack,)
+    return AuditPlan(
+        attacks,
+        StepAudit(draws, confidence=args.confidence, delta=args.delta),
+        TrainingAudit(confidence=args.confidence),
+        args.noise,
+        args.noise_multiplier,
+        ATTACKS if not args.quick and args.noise == 1 else ("step",) * (args.noise == 1),
+    )
+
+
+def _shared_risk(plan: AuditPlan, methods: int) -> AuditPlan:
+    """Returns the plan with a risk for each bound such that all of them hold together."""
+    each = 1 - (1 - plan.step.confidence) / plan.bounds_of(methods)
+    return replace(
+        plan,
+        step=replace(plan.step, confidence=each),
+        training=replace(plan.training, confidence=each),
+    )
+
+
+@cache
+def _digits() -> Dataset:
+    return data.load("digits")
+
+
+def _command(args: argparse.Namespace) -> str:
+    what = "--all" if args.all else f"--method {args.method}"
+    given = [f"--set {change}" for change in args.set]
+    given += [
+        f"--{flag} {value}"
+        for flag in ("attack", "draws", "seed")
+        if (value := getattr(args, flag)) is not None
+    ]
+    return " ".join(["dpjax audit", what, *(["--quick"] if args.quick else []), *given])
+
+
+COMMAND = Command(
+    "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
+    _add_flags,
+    _run,
+    (
+        "dpjax audit --method dp_sgd",
+        "dpjax audit --method dc_sgd_e --noise 0.5     # half the noise: found out",
+        "dpjax audit --all --quick",
+    ),
+)
