@@ -54,7 +54,7 @@ def rdp_poisson(
             log_a[np.ix_(rows, columns)] = part
     # A tiny divergence drowns in rounding; its leading term, binom(alpha, 2) q^2 E (L - 1)^2, does
     # not.
-    spread = rate**2 * np.expm1(np.minimum(sigmas**-2.0, 700.0))[:, None]
+    spread = rate**2 * np.expm1(np.minimum(sigmas**-2.0, 600.0))[:, None]
     leading = np.log1p(orders * (orders - 1) / 2 * spread)
     return np.where(log_a < 1e-12, np.maximum(log_a, leading), log_a) / (orders - 1)
 

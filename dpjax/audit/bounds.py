@@ -8,8 +8,8 @@ from dpjax import _checks
 
 __all__ = ["bound_of_draws", "bound_of_one_run", "check_confidence"]
 
-_CHOOSING = 0.3  # the part of the draws that chooses the score's threshold
-_SEED = 0  # which draws those are
+_CHOOSING = 0.3  # the part of the scores that chooses their threshold
+_SEED = 0  # which scores those are
 
 
 def bound_of_draws(
@@ -53,7 +53,9 @@ def bound_of_one_run(
     Reference: Steinke, Nasr and Jagielski, Privacy auditing with one training run, 2023.
     """
     auditing = _auditing()
-    found = auditing.CanaryScoreAuditor(included, excluded).epsilon_one_run(1 - confidence, delta)
+    found = auditing.CanaryScoreAuditor(included, excluded).epsilon_one_run(
+        1 - confidence, delta, threshold_strategy=auditing.Split(_CHOOSING, seed=_SEED)
+    )
     return float(found)
 
 

@@ -60,9 +60,8 @@ def _in_company(name: str, canary: np.ndarray) -> Pair:
 
 
 PAIRS = (
-    _alone("alone, just below the threshold", 0.999 * _EVERYWHERE),
-    _alone("alone, just below three thresholds", 2.999 * _EVERYWHERE),
-    _alone("alone, small", 0.03 * _EVERYWHERE),
+    # Just below: a rule that drops what is longer gives these their greatest weight.
+    *(_alone(f"alone, norm {n:g}", 0.9999 * n * _EVERYWHERE) for n in (0.03, 0.3, 1, 2, 3, 5, 10)),
     _alone("alone, huge", 1e4 * _EVERYWHERE),
     _alone("alone, zero", np.zeros(DIMENSION, np.float32)),
     _in_company("against others, huge", -1e4 * _FIRST),

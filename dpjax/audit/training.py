@@ -36,7 +36,7 @@ class TrainingAudit:
     examples: int = 1000
     epsilon: float = 8.0
     epochs: float = 10.0
-    delta: float = 1e-5
+    delta: float = 1e-6
     confidence: float = 0.99
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ import secrets
 import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from dpjax import _checks, _toml, data
@@ -27,6 +28,10 @@ __all__ = ["COMMAND"]
 
 _DRAWS = 1_000_000
 _QUICK_DRAWS = 100_000
+_DEFAULTS = {
+    **{"attack": None, "draws": None, "seed": None},
+    **{"noise_multiplier": 1.0, "noise": 1.0, "confidence": 0.99, "delta": 1e-3},
+}
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +48,12 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--noise-multiplier",
         type=float,
-        default=1.0,
         metavar="X",
         help="sigma of the step that is claimed for; 1",
     )
     what.add_argument(
         "--noise",
         type=float,
-        default=1.0,
         metavar="F",
         help="run with so many times the noise that is claimed: 0.5 must be found out",
     )
@@ -58,9 +61,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--attack", choices=ATTACKS, help="one attack only; without it, all")
     how.add_argument("--quick", action="store_true", help="fewer draws, and minutes")
     how.add_argument("--draws", type=int, metavar="N", help="releases drawn of each world")
-    how.add_argument("--confidence", type=float, default=0.99, metavar="P", help="of all; 0.99")
-    how.add_argument("--delta", type=float, default=1e-3, metavar="X", help="of a step; 0.001")
+    how.add_argument("--confidence", type=float, metavar="P", help="of all; 0.99")
+    how.add_argument("--delta", type=float, metavar="X", help="of a step; 0.001")
     how.add_argument("--seed", type=int, metavar="S", help="to reproduce an audit")
+    parser.set_defaults(**_DEFAULTS)
     out = parser.add_argument_group("output")
     out.add_argument("--output", metavar="FILE", help="the picture; audit-NAME.png")
     out.add_argument("--report", metavar="FILE", help="the table as Markdown")
@@ -81,7 +85,8 @@ def _run(args: argparse.Namespace) -> int:
         rows += audit_named(name, subject, seed, plan, _digits)
     text = audit_table.text(rows, args.confidence)
     if args.report is not None:
-        write_atomically(args.report, audit_table.markdown(rows, args.confidence, _command(args)))
+        page = audit_table.markdown(rows, args.confidence, _command(args))
+        write_atomically(Path(args.report), page)
     if output is not None:
         audit_plots.draw(rows, output)
         text += f"\n\npicture  {output}"
@@ -132,14 +137,13 @@ def _digits() -> Dataset:
 
 
 def _command(args: argparse.Namespace) -> str:
-    what = "--all" if args.all else f"--method {args.method}"
-    given = [f"--set {change}" for change in args.set]
-    given += [
-        f"--{flag} {value}"
-        for flag in ("attack", "draws", "seed")
-        if (value := getattr(args, flag)) is not None
-    ]
-    return " ".join(["dpjax audit", what, *(["--quick"] if args.quick else []), *given])
+    """Returns the command that makes the same table again, if it had a seed."""
+    parts = ["dpjax audit", "--all" if args.all else f"--method {args.method}"]
+    parts += ["--quick"] * args.quick + [f"--set {change}" for change in args.set]
+    for flag, default in _DEFAULTS.items():
+        if (value := getattr(args, flag)) != default:
+            parts.append(f"--{flag.replace('_', '-')} {value}")
+    return " ".join(parts)
 
 
 COMMAND = Command(

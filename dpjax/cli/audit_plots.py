@@ -45,7 +45,7 @@ def _draw_scores(axes: Any, row: Row) -> None:
         axes.hist(np.clip(scores, bins[0], bins[-1]), bins, color=colour, alpha=0.55, label=label)
     axes.locator_params(axis="x", nbins=6)
     figures.tidy(axes, f"{row.finding.attack}: scores", "score of the attack", "draws")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left")
 
 
 def _draw_tradeoff(axes: Any, row: Row) -> None:
@@ -62,7 +62,7 @@ def _draw_tradeoff(axes: Any, row: Row) -> None:
     axes.set_xscale("symlog", linthresh=1e-4)
     axes.set_xlim(0, 1)
     figures.tidy(axes, f"epsilon {words}", "false positive rate", "false negative rate")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower left")
 
 
 def _draw_bounds(rows: Sequence[Row], output: str) -> None:

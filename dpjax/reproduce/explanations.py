@@ -68,5 +68,30 @@ EXPLANATIONS = (
         {"optimizer.learning_rate": 2.0},
         "thirty epochs at the printed learning rate may be too short a way",
     ),
+    Explanation(
+        "lin/2/mnist/cnn-b1/2.93/abadi",
+        {"optimizer.learning_rate": 4.0},
+        "the same, for a threshold of 0.3",
+    ),
+    Explanation(
+        "lin/2/mnist/cnn-b1/2.93/transfer",
+        {"optimizer.learning_rate": 0.5},
+        "thresholds of 5 and more, found on other data, at a learning rate of 1",
+    ),
+    Explanation(
+        "dc-sgd/IV/mnist/cnn/1/dc-sgd-p",
+        {"method.p": 0.7},
+        "p was chosen at epsilon 2, with less noise",
+    ),
+    Explanation(
+        "dc-sgd/III/mnist/cnn/2/andrew",
+        {"method.target": 0.7},
+        "the quantile was chosen with a fifth of this noise",
+    ),
+    Explanation(
+        "dc-sgd/VIII/names/lstm/4/dp-sgd",
+        {"model.hidden": 32, "model.embedding": 16},
+        "the paper gives no widths; ours are those of Opacus' example",
+    ),
 )
 """The suspicions that were tried; a new one is one row."""

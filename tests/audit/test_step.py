@@ -1,0 +1,121 @@
+"""Every method's step: its claim holds, and half the noise is found."""
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import methods
+from dpjax.audit import SUBJECTS, AuditPlan, StepAudit, audit_named, audit_step, claim_of, watched
+from dpjax.audit.pairs import PAIRS
+from dpjax.audit.releases import BATCH_SIZE, releases_of
+from dpjax.methods.table import constructors
+
+HUGE = next(pair for pair in PAIRS if pair.name == "alone, huge")
+FEW = ("dp_sgd", "dc_sgd_e", "andrew", "adaclip", "psasc_momentum_full_batch")
+
+
+def test_every_method_is_a_subject():
+    assert set(SUBJECTS) == set(constructors())
+
+
+def audited(name, draws):
+    plan = AuditPlan(("step",), StepAudit(draws, confidence=0.999))
+    (row,) = audit_named(name, SUBJECTS[name], 0, plan)
+    return row
+
+
+def check(row):
+    assert row.verdict == "holds", row
+    assert row.twin.refuted
+    assert 0 < row.finding.bound <= row.finding.claimed < row.twin.bound
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_claim_holds_and_half_the_noise_is_found(name):
+    check(audited(name, 60_000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(SUBJECTS) - {"auto_dp_sgd"}))
+def test_all_claims_hold_and_half_the_noise_is_found(name):
+    check(audited(name, 200_000))
+
+
+def test_plain_dp_sgd_is_audited_tightly():
+    found = audit_step(methods.dp_sgd(1.0), jax.random.key(1))
+    assert 0.7 * found.claimed < found.bound <= found.claimed
+
+
+def test_auto_dp_sgd_as_printed_is_refuted():
+    row = audited("auto_dp_sgd", 60_000)
+    assert row.finding.source == "printed"
+    assert row.finding.bound > 2 * row.finding.claimed
+    assert row.verdict == "REFUTED"
+    assert not row.alarming  # nobody here claims what was refuted
+
+
+def test_half_the_noise_under_the_full_claim_is_alarming():
+    plan = AuditPlan(("step",), StepAudit(40_000), noise=0.5, twins=())
+    (row,) = audit_named("psac", SUBJECTS["psac"], 0, plan)
+    assert row.alarming
+
+
+def test_an_audit_that_could_not_tell_says_so():
+    """With noise of ten bounds, a thousand draws do not tell half of it."""
+    plan = AuditPlan(("step",), StepAudit(1_000, pilot=1_000), noise_multiplier=10.0)
+    (row,) = audit_named("dp_sgd", SUBJECTS["dp_sgd"], 0, plan)
+    assert row.verdict == "no teeth"
+    assert row.alarming
+
+
+@pytest.mark.parametrize("name", ["dc_sgd_p", "global_adapt"])
+def test_watching_changes_nothing_that_is_released(name):
+    method = SUBJECTS[name].method(name, 1.0)
+    key, pair = jax.random.key(5), PAIRS[0].repeated(2)
+    plain = releases_of(method)(pair, True, key, 50)
+    seen = releases_of(watched(method))(pair, True, key, 50)
+    statistics = (seen.shape[1] - plain.shape[1]) // 2
+    width = plain.shape[1] // 2
+    both = np.hstack([seen[:, :width], seen[:, width + statistics : 2 * width + statistics]])
+    np.testing.assert_array_equal(both, plain)
+    assert statistics == {"dc_sgd_p": 20, "global_adapt": 1}[name]
+
+
+def test_releases_are_what_the_formula_says():
+    """A canary alone, at its bound: mean C / B along it, deviation sigma C / B everywhere."""
+    drawn = releases_of(methods.dp_sgd(2.0))(HUGE, True, jax.random.key(0), 20_000)
+    error = 2.0 / BATCH_SIZE / np.sqrt(len(drawn))
+    np.testing.assert_allclose(drawn.mean(0), 8**-0.5 / BATCH_SIZE, atol=5 * error)
+    np.testing.assert_allclose(drawn.std(0), 2.0 / BATCH_SIZE, rtol=0.03)
+    absent = releases_of(methods.dp_sgd(2.0))(HUGE, False, jax.random.key(0), 20_000)
+    np.testing.assert_allclose(absent.mean(0), 0, atol=5 * error)
+
+
+def test_a_sampled_canary_takes_part_as_often_as_said():
+    method = methods.dp_sgd(1e-3)
+    pair = HUGE.repeated(2)
+    drawn = releases_of(method, rate=0.25)(pair, True, jax.random.key(0), 4_000)
+    there = drawn[:, [0, 8]] > 4**-1 * 8**-0.5 / BATCH_SIZE
+    assert there.mean() == pytest.approx(0.25, abs=0.03)
+    assert (there[:, 0] & there[:, 1]).mean() == pytest.approx(1 / 16, abs=0.02)
+
+
+def test_a_method_without_noise_has_no_claim():
+    with pytest.raises(ValueError, match="no noise"):
+        claim_of(methods.dp_sgd(0.0), 1.0, 1, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StepAudit(draws=0), "draws = 0: expected"),
+        (lambda: StepAudit(confidence=0.3), "confidence = 0.3: expected"),
+        (lambda: StepAudit(delta=float("nan")), "delta = nan: expected"),
+        (lambda: AuditPlan(attacks=("guess",)), "attacks = 'guess': "),
+        (lambda: AuditPlan(noise=-1.0), "noise = -1.0: expected"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert message in str(error.value)
