@@ -1,6 +1,7 @@
 """Samplers against what their records claim: inclusion, independence, size; with rejecting arms."""
 
 import math
+from fractions import Fraction
 from functools import cache, partial
 
 import jax
@@ -94,6 +95,18 @@ def test_poisson_never_exceeds_its_rate():
     """2^-33 is below the resolution: nothing is drawn, rather than too much."""
     assert not membership(Poisson(2.0**-33), draws=50).any()
     assert membership(Poisson(1.0), draws=50).all()
+
+
+def test_a_row_is_in_exactly_when_its_bits_are_below_the_rate():
+    """A hundredth more than the rate would pass every statistic above."""
+    key, rows = jax.random.key(4), 4096
+    tickets = np.asarray(jax.random.bits(key, (rows,), jnp.uint32)).astype(object)
+    for rate in (0.2, 1 / 3, 0.7):
+        below = [Fraction(ticket, 2**32) < Fraction(rate) for ticket in tickets]
+        more = [Fraction(ticket, 2**32) < Fraction(1.01 * rate) for ticket in tickets]
+        drawn = Poisson(rate).draw_on_host(key, rows)
+        assert drawn.tolist() == np.flatnonzero(below).tolist()
+        assert sum(more) > sum(below)  # the rejecting arm
 
 
 def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:

@@ -516,3 +516,22 @@ def test_a_heavy_tail(relation):
     parts = [(release_pmfs(Poisson(1e-4), 0.7, relation, 5e-4)[0], 100)]
     whole = composed(parts, 5e-4, 1e-11)
     assert whole._probs.size * 5e-4 < 20.0  # one large loss is at most 14
+
+
+@pytest.mark.parametrize("tail_mass", [1e-2, 1e-6])
+def test_what_is_outside_the_window_counts_as_lost(tail_mass):
+    """Against the plain convolution, which has no window; at epsilons beyond it too."""
+    mesh = 0.05
+    one = release_pmfs(Poisson(0.1), 1.0, ADD, mesh)[0]
+    exact = one
+    for _ in range(5):
+        exact = exact._replace(
+            lowest=exact.lowest + one.lowest, masses=np.convolve(exact.masses, one.masses)
+        )
+    whole = composed([(one, 6)], mesh, tail_mass)
+    assert whole._probs.size < exact.masses.size  # there is a window
+    for k in np.arange(0, exact.lowest + exact.masses.size, 20):
+        lost = grid_delta(exact._replace(infinity=0.0), mesh, k * mesh)
+        found = whole.get_delta_for_epsilon(k * mesh)
+        assert lost <= found * (1 + 1e-9)
+        assert found <= lost + 2.1 * tail_mass  # what is outside may also be folded back into it
