@@ -45,6 +45,7 @@ def _draw_scores(axes: Any, row: Row) -> None:
         axes.hist(np.clip(scores, bins[0], bins[-1]), bins, color=colour, alpha=0.55, label=label)
     axes.locator_params(axis="x", nbins=6)
     figures.tidy(axes, f"{row.finding.attack}: scores", "score of the attack", "draws")
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])  # room for the legend
     axes.legend(frameon=False, loc="upper left")
 
 
