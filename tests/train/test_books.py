@@ -81,6 +81,13 @@ class TestLedger:
         with pytest.raises(ValueError, match="expected the ledger of this run"):
             run(tmp_path / "run", resume=True)
 
+    def test_going_on_from_an_older_checkpoint_takes_nothing_out(self, tmp_path):
+        run(tmp_path / "run", kill=5)
+        folder = RunFolder(tmp_path / "run")
+        assert folder.read_ledger().entries[0].steps == 6
+        run(tmp_path / "run", resume=True, kill=3)  # goes on from 3, and has announced 4
+        assert folder.read_ledger().entries[0].steps == 6
+
     def test_a_change_at_step_0_counts_what_was_announced(self, tmp_path):
         """A run killed before its first checkpoint but the one at step 0 may have been seen."""
         run(tmp_path / "run", run__checkpoint_every="none", kill=7)
