@@ -9,7 +9,23 @@ import numbers
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["finite", "fraction", "integer", "nearest", "non_negative", "ordered", "positive"]
+__all__ = [
+    "LARGEST",
+    "SMALLEST",
+    "finite",
+    "fraction",
+    "integer",
+    "nearest",
+    "non_negative",
+    "normal",
+    "ordered",
+    "positive",
+]
+
+SMALLEST, LARGEST = 1e-25, 1e25
+"""Numbers with which float32 computes with room to spare: neither 0 nor infinity is near."""
+
+_LAST_INTEGER = 2**63 - 1
 
 
 def finite(field: str, value: Any) -> float:
@@ -20,9 +36,12 @@ def finite(field: str, value: Any) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{field} = {value!r}: expected a real number, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{field} = {value!r}: expected a finite number")
+        raise ValueError(f"{field} = {_shown(value)}: expected a finite number")
     return number
 
 
@@ -35,14 +54,33 @@ def positive(field: str, value: Any) -> float:
     ValueError: threshold = nan: expected a finite number > 0
     """
     if _is_real(value) and not (0 < value < math.inf):
-        raise ValueError(f"{field} = {value!r}: expected a finite number > 0")
+        raise ValueError(f"{field} = {_shown(value)}: expected a finite number > 0")
     return finite(field, value)
+
+
+def normal(field: str, value: Any, *, zero: bool = False) -> float:
+    """Returns `value` as a float in [`SMALLEST`, `LARGEST`], or 0 where `zero` allows it.
+
+    For numbers that meet others in float32: 1e300 is infinite there, and 1e-300 is 0.
+
+    >>> normal("c0", 1e300)
+    Traceback (most recent call last):
+    ...
+    ValueError: c0 = 1e+300: expected a number in [1e-25, 1e+25], where float32 has room
+    """
+    number = non_negative(field, value) if zero else positive(field, value)
+    if not (SMALLEST <= number <= LARGEST or (zero and number == 0)):
+        raise ValueError(
+            f"{field} = {_shown(value)}: expected a number in [{SMALLEST:g}, {LARGEST:g}], where "
+            "float32 has room"
+        )
+    return number
 
 
 def non_negative(field: str, value: Any) -> float:
     """Returns `value` as a float that is finite and at least zero."""
     if _is_real(value) and not (0 <= value < math.inf):
-        raise ValueError(f"{field} = {value!r}: expected a finite number >= 0")
+        raise ValueError(f"{field} = {_shown(value)}: expected a finite number >= 0")
     return finite(field, value)
 
 
@@ -51,7 +89,7 @@ def fraction(field: str, value: Any, *, zero: bool = False, one: bool = False) -
     inside = _is_real(value) and (0 < value < 1 or (zero and value == 0) or (one and value == 1))
     if _is_real(value) and not inside:
         interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
-        raise ValueError(f"{field} = {value!r}: expected a number in {interval}")
+        raise ValueError(f"{field} = {_shown(value)}: expected a number in {interval}")
     return finite(field, value)
 
 
@@ -59,9 +97,11 @@ def integer(field: str, value: Any, *, at_least: int) -> int:
     """Returns `value` as a Python int that is not below `at_least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{field} = {value!r}: expected an integer >= {at_least}")
-    if value < at_least:
-        raise ValueError(f"{field} = {value!r}: expected an integer >= {at_least}")
-    return int(value)
+    number = int(value)
+    if not at_least <= number <= _LAST_INTEGER:
+        below = "" if number < at_least else " and below 2^63"
+        raise ValueError(f"{field} = {_shown(number)}: expected an integer >= {at_least}{below}")
+    return number
 
 
 def ordered(low_field: str, low: float, high_field: str, high: float) -> None:
@@ -84,3 +124,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return f"an integer of {value.bit_length()} bits"

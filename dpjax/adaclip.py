@@ -71,8 +71,8 @@ class adaclip(_PreconditionerRecord):
         self._set(
             beta1=_checks.fraction("beta1", self.beta1, zero=True),
             beta2=_checks.fraction("beta2", self.beta2, zero=True),
-            h_floor=_checks.positive("h_floor", self.h_floor),
-            h_ceiling=_checks.positive("h_ceiling", self.h_ceiling),
+            h_floor=_checks.normal("h_floor", self.h_floor),
+            h_ceiling=_checks.normal("h_ceiling", self.h_ceiling),
         )
         _checks.ordered("h_floor", self.h_floor, "h_ceiling", self.h_ceiling)
 

@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from dpjax import noise, schedules
+from dpjax import _checks, noise, schedules
 from dpjax._record import Record
 from dpjax.gradients import combined_norm
 from dpjax.gradients.groups import labels, normalised_groups
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold
+from dpjax.thresholds.base import CEILING
 
 __all__ = ["Guarantee", "Mechanism"]
 
@@ -33,7 +34,10 @@ class Guarantee:
 
 
 # Thresholds at which bounds, weights and noise are normal float32 numbers with room to spare.
-_SMALLEST, _LARGEST = 1e-25, 1e25
+_SMALLEST, _LARGEST = _checks.SMALLEST, _checks.LARGEST
+
+# The noise's standard deviation, sigma times the bound, as float32 holds it.
+_LEAST_NOISE, _MOST_NOISE = 1e-37, 1e37
 
 
 class _MechanismRecord(Record):
@@ -96,6 +100,7 @@ class Mechanism(_MechanismRecord):
         )
         self._set(threshold=self._checked_threshold())
         self._check_split(expected_batch_size=None)
+        self._check_noise()
 
     @property
     def adaptive(self) -> bool:
@@ -184,6 +189,30 @@ class Mechanism(_MechanismRecord):
                 f"threshold = {thresholds!r}: expected {self.groups.count} values, one per group"
             )
         return tuple(_checked_number(f"threshold[{i}]", c) for i, c in enumerate(thresholds))
+
+    def _check_noise(self) -> None:
+        """Refuses noise that float32 does not hold: it would be zero, or infinite."""
+        known = (self.noise_multiplier, *self._thresholds())
+        if any(callable(each) and not isinstance(each, schedules.Schedule) for each in known):
+            return  # bare callables are probed, and may be traced
+        sigma = _checks.normal(
+            "noise_multiplier", schedules.largest(self.noise_multiplier), zero=True
+        )
+        bounds = [1.0]
+        if self.rule.no_bound is None:
+            bounds = [float(self.rule.bound(schedules.largest(c))) for c in self._thresholds()]
+        for bound in bounds:
+            if sigma != 0 and not _LEAST_NOISE <= sigma * bound <= _MOST_NOISE:
+                raise ValueError(
+                    f"noise_multiplier = {sigma!r} with a bound of {bound:g}: expected a product "
+                    f"in [{_LEAST_NOISE:g}, {_MOST_NOISE:g}], where float32 holds the noise"
+                )
+
+    def _thresholds(self) -> tuple[Any, ...]:
+        """Returns the thresholds, or the largest that an adaptive one can come to."""
+        if isinstance(self.threshold, Threshold):
+            return (getattr(self.threshold, "ceiling", CEILING),)
+        return self.threshold if isinstance(self.threshold, tuple) else (self.threshold,)
 
     def _resolved_statistic(self, expected_batch_size: float | None) -> float | None:
         sigma = schedules.largest(self.noise_multiplier)

@@ -124,7 +124,7 @@ def privatize(
         raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism")
     if mechanism.rule.no_bound is not None:
         raise ValueError(f"rule = {mechanism.rule!r} has no bound: {mechanism.rule.no_bound}")
-    batch_size = _checks.positive("expected_batch_size", expected_batch_size)
+    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
     sigma_s = mechanism.sigma_statistic(batch_size)
     root = noise.checked_key(key)
 

@@ -41,7 +41,7 @@ def du(
         rho_mu: the last 1/sigma over the first, >= 1; 1 keeps the noise constant.
         groups: see `Mechanism`.
     """
-    if not _checks.positive("rho_mu", rho_mu) >= 1:
+    if not _checks.normal("rho_mu", rho_mu) >= 1:
         raise ValueError(f"rho_mu = {rho_mu!r}: expected a number >= 1")
     sigma = schedules.du_decay(noise_multiplier, 1 / rho_mu, steps)
     curve = schedules.du_decay(c0, rho_c, steps)

@@ -61,7 +61,7 @@ class auto_s(Rule):
 
     def __post_init__(self) -> None:
         """Checks gamma."""
-        self._set(gamma=_checks.positive("gamma", self.gamma))
+        self._set(gamma=_checks.normal("gamma", self.gamma))
 
     def weight(self, norm: jax.Array, c: Any) -> jax.Array:
         """Returns ``c / (norm + gamma)``."""
@@ -80,4 +80,4 @@ def nsgd(r: float = 0.01) -> auto_s:
     >>> nsgd(r=0.1)
     auto_s(gamma=0.1)
     """
-    return auto_s(gamma=_checks.positive("r", r))
+    return auto_s(gamma=_checks.normal("r", r))

@@ -39,7 +39,7 @@ class global_adapt(Rule):
 
     def __post_init__(self) -> None:
         """Checks scale."""
-        self._set(scale=_checks.positive("scale", self.scale))
+        self._set(scale=_checks.normal("scale", self.scale))
 
     def weight(self, norm: jax.Array, c: Any) -> jax.Array:
         """Returns ``scale / max(c, norm)``."""

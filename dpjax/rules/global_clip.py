@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.rules.base import Rule, as_float
+from dpjax.rules.base import Rule, as_float, ratio
 
 __all__ = ["global_clip"]
 
@@ -36,11 +36,11 @@ class global_clip(Rule):
 
     def __post_init__(self) -> None:
         """Checks z."""
-        self._set(z=_checks.positive("z", self.z))
+        self._set(z=_checks.normal("z", self.z))
 
     def weight(self, norm: jax.Array, c: Any) -> jax.Array:
         """Returns ``c / z`` where ``norm < z``."""
-        return jnp.where(norm < self.z, c / self.z, 0).astype(as_float(norm).dtype)
+        return jnp.where(norm < self.z, ratio(c, as_float(self.z)), 0).astype(as_float(norm).dtype)
 
     def bound(self, c: Any) -> Any:
         """Returns c."""

@@ -35,7 +35,7 @@ class psac(Rule):
 
     def __post_init__(self) -> None:
         """Checks r."""
-        self._set(r=_checks.positive("r", self.r))
+        self._set(r=_checks.normal("r", self.r))
 
     def weight(self, norm: jax.Array, c: Any) -> jax.Array:
         """Returns ``c / (norm + r / (norm + r))``."""

@@ -45,7 +45,7 @@ class psasc(Rule):
     def __post_init__(self) -> None:
         """Checks r and s."""
         self._set(
-            r=_checks.positive("r", self.r),
+            r=_checks.normal("r", self.r),
             s=_checks.fraction("s", self.s, one=True),
         )
 

@@ -72,8 +72,8 @@ class EpochSchedule(Schedule):
 
     def _check_epochs(self) -> None:
         self._set(
-            init=_checks.positive("init", self.init),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
+            init=_checks.normal("init", self.init),
+            steps_per_epoch=_checks.normal("steps_per_epoch", self.steps_per_epoch),
         )
 
     def _epoch(self, step: Any) -> jax.Array:

@@ -75,7 +75,7 @@ class time_decay(EpochSchedule):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._check_epochs()
-        self._set(rate=_checks.non_negative("rate", self.rate))
+        self._set(rate=_checks.normal("rate", self.rate, zero=True))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
@@ -118,7 +118,7 @@ class step_decay(EpochSchedule):
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
         # Half an epoch keeps the quotient off the whole numbers, where float32 may round it down.
-        drops = jnp.floor((self._epoch(step) + 0.5) / self.every)
+        drops = jnp.floor((self._epoch(step) + 0.5) / float(self.every))
         return self.init * jnp.float32(self.rate) ** (drops / 2)
 
 
@@ -148,7 +148,7 @@ class exponential_decay(EpochSchedule):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._check_epochs()
-        self._set(rate=_checks.non_negative("rate", self.rate))
+        self._set(rate=_checks.normal("rate", self.rate, zero=True))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""

@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.schedules.base import FloatOrSchedule, Schedule, epoch_of, largest, value_at
+from dpjax.schedules.base import (
+    FloatOrSchedule,
+    Schedule,
+    epoch_of,
+    largest,
+    number_or_schedule,
+    value_at,
+)
 
 __all__ = ["scaled", "table"]
 
@@ -38,8 +45,8 @@ class table(Schedule):
         if not isinstance(self.values, list | tuple) or not self.values:
             raise ValueError(f"values = {self.values!r}: expected at least one number")
         self._set(
-            values=tuple(_checks.positive(f"values[{i}]", v) for i, v in enumerate(self.values)),
-            steps_per_epoch=_checks.positive("steps_per_epoch", self.steps_per_epoch),
+            values=tuple(_checks.normal(f"values[{i}]", v) for i, v in enumerate(self.values)),
+            steps_per_epoch=_checks.normal("steps_per_epoch", self.steps_per_epoch),
         )
 
     @classmethod
@@ -86,7 +93,10 @@ class scaled(Schedule):
         """Checks the fields."""
         if not callable(self.schedule):
             raise TypeError(f"schedule = {self.schedule!r}: expected a schedule")
-        self._set(factor=_checks.positive("factor", self.factor))
+        number_or_schedule("schedule", self.schedule)
+        self._set(factor=_checks.normal("factor", self.factor))
+        if isinstance(self.schedule, Schedule):
+            _checks.normal("factor times the schedule's largest value", self.largest())
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""

@@ -36,13 +36,15 @@ class yu_linear(Schedule):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._set(
-            init=_checks.positive("init", self.init),
+            init=_checks.normal("init", self.init),
             steps=_checks.integer("steps", self.steps, at_least=1),
         )
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        return self.init / jnp.minimum(2.0, 1.0 + jnp.asarray(step, jnp.float32) / self.steps)
+        return self.init / jnp.minimum(
+            2.0, 1.0 + jnp.asarray(step, jnp.float32) / float(self.steps)
+        )
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,14 @@ class du_decay(Schedule):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._set(
-            init=_checks.positive("init", self.init),
+            init=_checks.normal("init", self.init),
             rho=_checks.fraction("rho", self.rho, one=True),
             steps=_checks.integer("steps", self.steps, at_least=1),
         )
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""
-        progress = jnp.minimum(jnp.asarray(step, jnp.float32) / self.steps, 1.0)
+        progress = jnp.minimum(jnp.asarray(step, jnp.float32) / float(self.steps), 1.0)
         return self.init * jnp.float32(self.rho) ** progress
 
 
@@ -110,7 +112,7 @@ class power_decay(EpochSchedule):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._check_epochs()
-        self._set(exponent=_checks.positive("exponent", self.exponent))
+        self._set(exponent=_checks.normal("exponent", self.exponent))
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value for this step."""

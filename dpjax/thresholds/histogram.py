@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import Threshold
+from dpjax.thresholds.base import CEILING, FLOOR, Threshold
 
 __all__ = [
     "HistogramState",
@@ -15,6 +15,9 @@ __all__ = [
     "midpoints",
     "norm_histogram",
 ]
+
+
+_MOST_BINS = 2**16  # every example has a row of so many numbers
 
 
 class HistogramState(NamedTuple):
@@ -66,13 +69,15 @@ class HistogramThreshold(Threshold):
     range0: float | None
 
     def _check_histogram(self) -> None:
-        c0 = _checks.positive("c0", self.c0)
+        c0 = _within("c0", self.c0)
         bins = _checks.integer("bins", self.bins, at_least=2)
+        if bins > _MOST_BINS:
+            raise ValueError(f"bins = {bins}: expected at most {_MOST_BINS}")
         self._set(c0=c0, bins=bins)
         if self.sigma_h is not None:
-            self._set(sigma_h=_checks.positive("sigma_h", self.sigma_h))
+            self._set(sigma_h=_checks.normal("sigma_h", self.sigma_h))
         if self.range0 is not None:
-            self._set(range0=_checks.positive("range0", self.range0))
+            self._set(range0=_within("range0", self.range0))
 
     def _default_range(self) -> float:
         raise NotImplementedError
@@ -89,3 +94,11 @@ class HistogramThreshold(Threshold):
     def statistic(self, norms: jax.Array, state: HistogramState) -> jax.Array:
         """Returns (k, bins) one-hot rows."""
         return norm_histogram(norms, state.range, self.bins)
+
+
+def _within(field: str, value: float) -> float:
+    """Checks a number against the limits between which thresholds and ranges move."""
+    number = _checks.positive(field, value)
+    if not FLOOR <= number <= CEILING:
+        raise ValueError(f"{field} = {value!r}: expected a number in [{FLOOR:g}, {CEILING:g}]")
+    return number

@@ -51,7 +51,7 @@ class private_mean(ScalarThreshold):
         """Checks the fields."""
         self._check_limits()
         self._set(
-            alpha=_checks.positive("alpha", self.alpha), kappa=_checks.positive("kappa", self.kappa)
+            alpha=_checks.normal("alpha", self.alpha), kappa=_checks.normal("kappa", self.kappa)
         )
         if not self.alpha * self.kappa > 1:
             raise ValueError(
@@ -59,7 +59,7 @@ class private_mean(ScalarThreshold):
                 "could never grow"
             )
         if self.sigma_s is not None:
-            self._set(sigma_s=_checks.positive("sigma_s", self.sigma_s))
+            self._set(sigma_s=_checks.normal("sigma_s", self.sigma_s))
 
     def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
         """Returns sigma_S."""

@@ -51,9 +51,7 @@ class quantile(BitThreshold):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._check_bit()
-        self._set(
-            target=_checks.fraction("target", self.target), lr=_checks.positive("lr", self.lr)
-        )
+        self._set(target=_checks.fraction("target", self.target), lr=_checks.normal("lr", self.lr))
 
     def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
         """Returns (k, 1) recentred bits."""

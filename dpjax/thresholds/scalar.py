@@ -28,9 +28,9 @@ class ScalarThreshold(Threshold):
 
     def _check_limits(self) -> None:
         self._set(
-            c0=_checks.positive("c0", self.c0),
-            floor=_checks.positive("floor", self.floor),
-            ceiling=_checks.positive("ceiling", self.ceiling),
+            c0=_checks.normal("c0", self.c0),
+            floor=_checks.normal("floor", self.floor),
+            ceiling=_checks.normal("ceiling", self.ceiling),
         )
         _checks.ordered("floor", self.floor, "ceiling", self.ceiling)
 
@@ -57,7 +57,7 @@ class BitThreshold(ScalarThreshold):
     def _check_bit(self) -> None:
         self._check_limits()
         if self.sigma_b is not None:
-            self._set(sigma_b=_checks.positive("sigma_b", self.sigma_b))
+            self._set(sigma_b=_checks.normal("sigma_b", self.sigma_b))
 
     def sigma_statistic(self, sigma: float, expected_batch_size: float | None) -> float | None:
         """Returns ``2 sigma_b``, where sigma_b is B / 20 unless given."""
