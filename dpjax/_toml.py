@@ -13,7 +13,7 @@ def read(path: str | Path) -> dict[str, Any]:
     """Reads a file; what is no TOML is refused by the file's name."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected TOML: {error}") from error
 
 

@@ -82,5 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sentence(error: BaseException) -> str:
     """Returns what an error says, on one line; of a file, its name and what is wrong with it."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+        text = f"{error.filename}: {error.strerror}"
+    else:
+        text = " ".join(str(error).split()) or type(error).__name__
+    # A file may hold what a terminal obeys: it is shown, not sent.
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -15,7 +15,7 @@ from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_f
 from dpjax.cli.train import resumable, say, trained
 from dpjax.methods.table import constructors
 from dpjax.train import Experiment
-from dpjax.train.folder import write_atomically
+from dpjax.train.folder import refuse_links, write_atomically
 
 __all__ = ["COMMAND"]
 
@@ -50,6 +50,7 @@ def _run(args: argparse.Namespace) -> int:
         rows += [ComparedRun(label, result.folder) for result in results]
         seconds[label] = max(result.seconds for result in results)
     text = comparison_text(rows)
+    refuse_links(folder)
     write_atomically(folder / "table.txt", text + "\n")
     picture = _drawn(rows, folder / "compare.png")
     shown = f"{text}\n\ntable    {folder / 'table.txt'}" + (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpjax.train.config import Experiment
-from dpjax.train.folder import RunFolder
+from dpjax.train.folder import RunFolder, refuse_links
 
 __all__ = ["Run", "read_run", "read_runs"]
 
@@ -33,6 +33,7 @@ class Run:
     @property
     def plots(self) -> Path:
         """The folder of its figures, which is made if it is not there."""
+        refuse_links(self.folder.path)
         folder = self.folder.path / "plots"
         folder.mkdir(exist_ok=True)
         return folder

@@ -21,6 +21,7 @@ from dpjax.cli.experiment import (
 from dpjax.cli.run_data import read_run, read_runs
 from dpjax.cli.run_privacy import spent_by
 from dpjax.train import Experiment, Result, train
+from dpjax.train.folder import refuse_links
 from dpjax.train.progress import progress_for
 
 __all__ = ["COMMAND", "resumable", "say", "trained"]
@@ -128,6 +129,7 @@ def _plotted(results: Sequence[Result], folder: Path) -> list[str]:
     """Draws the runs; without matplotlib there are no pictures, and the user is told."""
     try:
         runs = [read_run(result.folder) for result in results]
+        refuse_links(folder)
         output = folder / "plots" / "run.png"
         output.parent.mkdir(parents=True, exist_ok=True)
         run_plots.draw_runs(runs, str(output))

@@ -1,5 +1,6 @@
 """What a method is: its mechanism, how it changes the loss, and its transformation."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -59,6 +60,9 @@ class Method(_MethodRecord):
 
     def __post_init__(self) -> None:
         """Checks the fields."""
+        # Folders are named by it: a name from a file must not lead elsewhere.
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z_][\w.-]*", self.name):
+            raise ValueError(f"name = {self.name!r}: expected a word, such as a constructor's name")
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism = {self.mechanism!r}: expected a dpjax.Mechanism")
         if not isinstance(self.momentum, inner_momentum | stored_momentum | None):

@@ -57,6 +57,8 @@ class Experiment:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         """Reads an experiment; unknown keys are refused with the nearest name."""
+        if not isinstance(plain, Mapping):
+            raise TypeError(f"experiment = {plain!r}: expected a table of tables")
         sections = {f.name: f for f in dataclasses.fields(cls)}
         for key in plain:
             if key not in sections:
@@ -142,10 +144,24 @@ def _section(name: str, table: Mapping[str, Any]) -> Any:
     rest = {key: value for key, value in table.items() if key not in known}
     own = {key: value for key, value in table.items() if key in known}
     if name in _OPEN:
+        tables = {key: value for key, value in own.items() if isinstance(value, Mapping)}
+        _refuse_not_finite(name, rest | tables)
         return cls(**own, options=rest)
     for key in rest:
         raise ValueError(f"{name}.{key}: unknown; {_checks.nearest(str(key), known)}")
     return cls(**own)
+
+
+def _refuse_not_finite(path: str, value: Any) -> None:
+    """Refuses numbers that are none: what they are passed to need not look at them."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_not_finite(f"{path}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            _refuse_not_finite(f"{path}[{i}]", item)
+    elif isinstance(value, float):
+        _checks.finite(path, value)
 
 
 def _plain(section: Any) -> dict[str, Any]:

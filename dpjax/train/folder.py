@@ -5,18 +5,20 @@ import fcntl
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpjax import _checks
 from dpjax.accounting import Ledger
 from dpjax.privatize import Released
 from dpjax.train.config import Experiment
 from dpjax.train.manifest import sync
 
-__all__ = ["NOT_PRIVATE", "RunFolder", "RunIdentity", "write_atomically"]
+__all__ = ["NOT_PRIVATE", "RunFolder", "RunIdentity", "refuse_links", "write_atomically"]
 
 NOT_PRIVATE = (
     "NOT PRIVATE: computed from the training examples without noise. For research on the method; "
@@ -24,6 +26,7 @@ NOT_PRIVATE = (
 )
 
 _RESULTS = ("released.jsonl", "diagnostics.jsonl", "steps.csv", "ledger.json", "statement.md")
+_EVALUATED = ("step", "epoch", "accuracy", "epsilon")
 _STEP_COLUMNS = ("step", *Released._fields)
 
 
@@ -42,6 +45,15 @@ class RunIdentity:
     member: int = 0
     members: int = 1
     varied: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks the fields: the lineage names a folder, which must lie inside the run's own."""
+        if not isinstance(self.lineage, str) or not re.fullmatch("[0-9a-f]{64}", self.lineage):
+            raise ValueError(f"lineage = {self.lineage!r}: expected a sha256 in hexadecimal digits")
+        _checks.integer("member", self.member, at_least=0)
+        _checks.integer("members", self.members, at_least=1)
+        if not all(isinstance(path, str) for path in self.varied):
+            raise TypeError(f"varied = {self.varied!r}: expected names")
 
     @property
     def mark(self) -> str:
@@ -156,6 +168,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes away while this one trains here; a kill lets go of it."""
+        refuse_links(self.path)
         with (self.path / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,8 +181,13 @@ class RunFolder:
         _append(self.path / "released.jsonl", json.dumps(row) + "\n")
 
     def released(self) -> list[dict[str, Any]]:
-        """Returns the evaluations."""
-        return _json_lines(self.path / "released.jsonl")
+        """Returns the evaluations; a line that lacks a number of every evaluation is refused."""
+        file = self.path / "released.jsonl"
+        rows = _json_lines(file)
+        for name in _EVALUATED:
+            if not all(isinstance(row.get(name, ""), int | float | None) for row in rows):
+                raise ValueError(f"{file}: expected a number {name!r} in every line")
+        return rows
 
     def add_diagnostics(self, row: Mapping[str, Any]) -> None:
         """Adds non-private numbers, labelled as such."""
@@ -219,6 +237,14 @@ class RunFolder:
         write_atomically(self.path / "timing.json", json.dumps(timing) + "\n")
 
 
+def refuse_links(folder: Path) -> None:
+    """Refuses a folder with links in it: what is written into it would land elsewhere."""
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link: expected plain files and folders in a run")
+
+
 def write_atomically(file: Path, text: str) -> None:
     """Writes a file so that a reader, also after a crash, sees the old or the new one."""
     new = file.with_name(file.name + ".new")
@@ -240,7 +266,13 @@ def _append(file: Path, text: str) -> None:
 def _json_lines(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
-    return [json.loads(line) for line in _whole_lines(file)]
+    try:
+        rows = [json.loads(line) for line in _whole_lines(file)]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: expected JSON in every line: {error}") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{file}: expected a table in every line")
+    return rows
 
 
 def _keep_lines(file: Path, keep: Any) -> None:

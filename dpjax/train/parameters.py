@@ -54,7 +54,9 @@ def flat(params: Any) -> dict[str, Any]:
 
 
 def file_hash(path: str | Path) -> str:
-    """Returns the sha256 of a file."""
+    """Returns the sha256 of a file; a pipe or a device, which may never end, is refused."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path}: expected a plain file")
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -64,7 +66,7 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, zipfile.BadZipFile, EOFError, MemoryError) as error:
         raise ValueError(f"{path}: expected an .npz file of arrays: {error}") from error
 
 

@@ -63,6 +63,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Checks the fields."""
         _text("model.name", self.name)
+        for name in ("weights", "weights_sha256"):
+            if getattr(self, name) is not None:
+                _text(f"model.{name}", getattr(self, name))
         object.__setattr__(self, "trainable", _texts("model.trainable", self.trainable))
 
 
