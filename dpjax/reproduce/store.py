@@ -3,7 +3,8 @@
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -39,32 +40,36 @@ class Store:
     @cached_property
     def records(self) -> dict[str, Record]:
         """The finished runs by their keys, as they were when first asked for."""
-        return {row.key: row for row in map(Record.from_row, self._rows("runs.csv"))}
+        with self._as_written("runs.csv"):
+            return {row.key: row for row in map(Record.from_row, self._rows("runs.csv"))}
 
     @cached_property
     def curves(self) -> dict[str, list[Point]]:
         """The evaluations of the finished runs, by the runs' keys."""
         found: dict[str, list[Point]] = {}
-        for row in self._rows("curves.csv"):
-            threshold = float(row["threshold"]) if row["threshold"] else None
-            numbers = (float(row["epoch"]), float(row["accuracy"]), threshold, float(row["sigma"]))
-            found.setdefault(row["key"], []).append(Point(row["key"], *numbers))
+        with self._as_written("curves.csv"):
+            for row in self._rows("curves.csv"):
+                threshold = float(row["threshold"]) if row["threshold"] else None
+                epoch, accuracy, sigma = (float(row[n]) for n in ("epoch", "accuracy", "sigma"))
+                point = Point(row["key"], epoch, accuracy, threshold, sigma)
+                found.setdefault(point.key, []).append(point)
         return found
 
     @cached_property
     def findings(self) -> Findings:
         """The thresholds and noises that were found."""
         thresholds, noises = {}, {}
-        for line in self._lines("found.jsonl"):
-            if "noise" in line:
-                noises[line["key"]] = line["noise"]
-            else:
-                thresholds[line["key"]] = Thresholds(
-                    tuple(line["thresholds"]),
-                    tuple(line["accuracies"]),
-                    int(line["trials"]),
-                    tuple(line["first"]),
-                )
+        with self._as_written("found.jsonl"):
+            for line in self._lines("found.jsonl"):
+                if "noise" in line:
+                    noises[line["key"]] = line["noise"]
+                else:
+                    thresholds[line["key"]] = Thresholds(
+                        tuple(line["thresholds"]),
+                        tuple(line["accuracies"]),
+                        int(line["trials"]),
+                        tuple(line["first"]),
+                    )
         return Findings(thresholds, noises)
 
     def add(self, run: Run, record: Record, points: Sequence[Point]) -> None:
@@ -113,6 +118,16 @@ class Store:
     def discard_work(self, run: Run) -> None:
         """Removes the folder of a run that is recorded: its checkpoints hold keys."""
         shutil.rmtree(self.work(run).path, ignore_errors=True)
+
+    @contextmanager
+    def _as_written(self, name: str) -> Iterator[None]:
+        """Names the file that does not hold what dpjax writes."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, RecursionError) as error:
+            raise ValueError(f"{self.path / name}: expected what dpjax wrote: {error!r}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.path / name}: expected what dpjax wrote: {error}") from error
 
     def _forget(self) -> None:
         for name in ("records", "curves", "findings"):

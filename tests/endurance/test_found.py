@@ -16,6 +16,7 @@ from dpjax._toml import read
 from dpjax.adaclip import adaclip
 from dpjax.cli import main
 from dpjax.cli.run_data import read_run
+from dpjax.reproduce import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
 from dpjax.train.folder import RunFolder, RunIdentity, refuse_links
@@ -137,6 +138,24 @@ def test_evaluations_of_another_form_are_refused_by_their_file(tmp_path, line):
     (folder.path / "released.jsonl").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=re.escape("released.jsonl: expected")):
         RunFolder(folder.path).released()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "ask"),
+    [
+        ("found.jsonl", "[1]\n", "findings"),
+        ("found.jsonl", '{"key": "k"}\n', "findings"),
+        ("found.jsonl", '{"key": {}, "noise": 1}\n', "findings"),
+        ("found.jsonl", "[" * 100_000 + "\n", "findings"),
+        ("runs.csv", "a,b\n1,2\n", "records"),
+        ("runs.csv", "experiment,seed\n../../x,1\n", "records"),
+        ("curves.csv", "key\nx\n", "curves"),
+    ],
+)
+def test_stores_of_another_form_are_refused_by_their_file(tmp_path, file, text, ask):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=re.escape(f"{file}: expected what dpjax wrote")):
+        getattr(Store(tmp_path), ask)
 
 
 def test_what_a_terminal_obeys_is_shown_and_not_sent(capsys, tmp_path):
