@@ -17,7 +17,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,14 +73,30 @@ class Ran(NamedTuple):
     cases: list[Case]
     counts: Counter[tuple[str, str]]
     seconds: float
-    command: str
 
 
-def run(paths: Sequence[str], names: str, long: bool, fuzz: int) -> Ran:
-    """Runs tests in a process of their own."""
+def pytest(paths: Sequence[str], long: bool) -> list[str]:
+    """Returns the command that runs tests."""
     marks = "slow or not slow" if long else "not slow"
-    argv = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *paths]
-    argv += ["-k", names] if names else []
+    return ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *paths]
+
+
+def injecting(long: bool) -> list[str]:
+    """Returns the tests outside of the suite that inject faults."""
+    files = sorted({file for tests in FAULTS.values() for file, _ in tests if SUITE not in file})
+    argv = [sys.executable, *pytest(files, long)[1:], "--collect-only"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [test for test in listed.splitlines() if any(map(_is_one(test), FAULTS.values()))]
+
+
+def _is_one(test: str) -> Callable[[Sequence[tuple[str, str]]], bool]:
+    file, _, name = test.partition("::")
+    return lambda tests: any(file == own and part in name for own, part in tests)
+
+
+def run(paths: Sequence[str], long: bool, fuzz: int = 1) -> Ran:
+    """Runs tests in a process of their own."""
+    argv = pytest(paths, long)
     with tempfile.TemporaryDirectory() as folder:
         log, xml = Path(folder) / "log.jsonl", Path(folder) / "junit.xml"
         begun = time.monotonic()
@@ -95,7 +111,7 @@ def run(paths: Sequence[str], names: str, long: bool, fuzz: int) -> Ran:
         for line in log.read_text().splitlines() if log.exists() else ():
             entry = json.loads(line)
             counts[entry["kind"], entry["entry"]] += entry["number"]
-        return Ran(list(_cases(xml)), counts, seconds, _shell(argv, fuzz))
+        return Ran(list(_cases(xml)), counts, seconds)
 
 
 def _cases(xml: Path) -> Iterable[Case]:
@@ -156,9 +172,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def page(suite: Ran, others: Ran, command: str) -> str:
+def page(suite: Ran, others: Ran, long: bool, fuzz: int) -> str:
     """Returns the whole page."""
     outcomes = Counter(case.outcome for case in (*suite.cases, *others.cases))
+    flags = [*(["--long"] if long else []), *([f"--fuzz {fuzz}"] if fuzz > 1 else []), "--write"]
+    command = " ".join(["python scripts/endurance.py", *flags])
     said = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
     return "\n\n".join(
         [
@@ -176,7 +194,7 @@ def page(suite: Ran, others: Ran, command: str) -> str:
             "By hypothesis, and by hand for hostile files. Each input is either used, and its "
             "numbers are checked, or refused in one sentence that names a field.",
             table(("entry", "inputs"), inputs(suite.counts)),
-            f"    {suite.command}",
+            f"    {_shell(pytest([SUITE], long), fuzz)}",
             "## Faults",
             "A fault is survived if nothing that was complete is lost, nothing wrong is used, and "
             "the user is told in one sentence. Many cases inject several.",
@@ -184,7 +202,7 @@ def page(suite: Ran, others: Ran, command: str) -> str:
                 ("fault", "cases", "survived", "skipped", "failed"),
                 faults([*suite.cases, *others.cases]),
             ),
-            f"    {others.command}\n",
+            "The tests are those that `scripts/endurance.py` names.\n",
         ]
     )
 
@@ -230,14 +248,9 @@ def main() -> int:
     parser.add_argument("--fuzz", type=int, default=1, metavar="N", help="N times as many inputs")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     args = parser.parse_args()
-    suite = run([SUITE], "", args.long, args.fuzz)
-    files = sorted({file for tests in FAULTS.values() for file, _ in tests if SUITE not in file})
-    parts = {part for tests in FAULTS.values() for file, part in tests if SUITE not in file}
-    whole = {file for tests in FAULTS.values() for file, part in tests if not part}
-    names = " or ".join(sorted({*parts - {""}, *(Path(file).stem for file in whole)}))
-    others = run(files, names, args.long, 1)
-    command = " ".join(["python", "scripts/endurance.py", *sys.argv[1:]])
-    text = page(suite, others, command)
+    others = run(injecting(args.long), args.long)
+    suite = run([SUITE], args.long, args.fuzz)
+    text = page(suite, others, args.long, args.fuzz)
     print(text)
     if args.write:
         PAGE.write_text(text, encoding="utf-8")

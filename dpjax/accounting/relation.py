@@ -46,7 +46,7 @@ def as_relation(relation: Any, sampling: Sampling) -> NeighboringRelation:
         if relation not in names:
             raise ValueError(f"relation = {relation!r}: {_checks.nearest(relation, names)}")
         return names[relation]
-    if relation not in (_ADD, _REPLACE):
+    if not isinstance(relation, NeighboringRelation) or relation not in (_ADD, _REPLACE):
         raise ValueError(f"relation = {relation!r}: expected add_or_remove_one or replace_one")
     return relation
 
@@ -58,7 +58,7 @@ def relation_of(sampling: Sampling) -> NeighboringRelation:
 
 def check_accountant(accountant: str) -> str:
     """Returns the accountant's name, or refuses an unknown one."""
-    if accountant not in ACCOUNTANTS:
+    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
         raise ValueError(
             f"accountant = {accountant!r}: {_checks.nearest(str(accountant), ACCOUNTANTS)}"
         )

@@ -60,7 +60,7 @@ def per_example_grads(
         >>> drawn.weighted_sum(jnp.ones(3)).tolist()
         [6.0, 8.0]
     """
-    if engine not in ENGINES:
+    if not isinstance(engine, str) or engine not in ENGINES:
         raise ValueError(f"engine = {engine!r}: {_checks.nearest(str(engine), ENGINES)}")
     if chunk is not None:
         chunk = _checks.integer("chunk", chunk, at_least=1)

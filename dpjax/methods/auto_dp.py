@@ -63,6 +63,8 @@ def _noise_decay(
 ) -> schedules.Schedule:
     """Returns the decay of the paper's table 1, with the paper's rates."""
     epochs = _checks.integer("epochs", epochs, at_least=1)
+    if not isinstance(decay, str) or decay not in _DECAYS:
+        raise ValueError(f"decay = {decay!r}: {_checks.nearest(str(decay), _DECAYS)}")
     if decay == "linear":
         return schedules.geometric(sigma0, steps_per_epoch)
     if decay == "time":
@@ -70,6 +72,4 @@ def _noise_decay(
         return schedules.time_decay(sigma0, steps_per_epoch, rate)
     if decay == "step":
         return schedules.step_decay(sigma0, steps_per_epoch)
-    if decay == "exponential":
-        return schedules.exponential_decay(sigma0, steps_per_epoch)
-    raise ValueError(f"decay = {decay!r}: {_checks.nearest(str(decay), _DECAYS)}")
+    return schedules.exponential_decay(sigma0, steps_per_epoch)

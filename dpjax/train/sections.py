@@ -248,5 +248,6 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _choice(name: str, value: Any, known: Iterable[str]) -> None:
-    if value not in (names := tuple(known)):
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
         raise ValueError(f"{name} = {value!r}: {_checks.nearest(str(value), names)}")

@@ -11,11 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import Mechanism, Method, methods, rules, sampling, schedules, thresholds
+from dpjax import (
+    Mechanism,
+    Method,
+    methods,
+    per_example_grads,
+    rules,
+    sampling,
+    schedules,
+    thresholds,
+)
 from dpjax._toml import read
+from dpjax.accounting import epsilon
 from dpjax.adaclip import adaclip
 from dpjax.cli import main
 from dpjax.cli.run_data import read_run
+from dpjax.data import load
+from dpjax.models import build
 from dpjax.reproduce import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
@@ -71,6 +83,20 @@ REFUSED = {
         lambda: Experiment().set("optimizer.momentum", float("inf")),
         "optimizer.momentum = inf: expected a finite number",
     ),
+    # An array compares with every name, and has no truth value.
+    "an array as an accountant": (
+        lambda: epsilon(methods.dp_sgd(1.0), sampling.Poisson(0.1), 1, 1e-5, np.ones(2)),
+        "accountant = array",
+    ),
+    "an array as a relation": (
+        lambda: epsilon(methods.dp_sgd(1.0), sampling.Poisson(0.1), 1, 1e-5, relation=np.ones(2)),
+        "relation = array",
+    ),
+    "an array as a mode": (lambda: thresholds.dc_sgd_e(negative=np.ones(2)), "negative = array"),
+    "an array as a decay": (lambda: methods.auto_dp_sgd(1.0, 9, 9, np.ones(2)), "decay = array"),
+    "a list as an engine": (lambda: per_example_grads(abs, engine=[]), r"engine = \[\]"),
+    "a list as a model": (lambda: build([], (8, 8, 1), 10), r"model = \[\]"),
+    "a list as a data set": (lambda: load([]), r"data set = \[\]"),
     "weights of no file": (lambda: Experiment().set("model.weights", 0), "model.weights = 0"),
 }
 

@@ -19,7 +19,6 @@ import dpjax
 from dpjax import noise
 from dpjax.train import train
 from dpjax.train.keys import member_key, next_lineage, root_key
-from tests.endurance.counting import count
 from tests.train import small
 
 PACKAGE = Path(dpjax.__file__).parent
@@ -215,5 +214,4 @@ def test_no_two_keys_of_runs_and_steps_and_streams_are_equal():
         for name in ("noise/gradient", "noise/statistic"):
             own = jax.vmap(lambda k, name=name: noise.stream(k, name))(steps)
             seen += map(tuple, np.asarray(jax.random.key_data(own)).tolist())
-    count("input", "keys of streams, compared", len(seen))
     assert len(set(seen)) == len(seen)
