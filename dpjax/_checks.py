@@ -26,6 +26,7 @@ SMALLEST, LARGEST = 1e-25, 1e25
 """Numbers with which float32 computes with room to spare: neither 0 nor infinity is near."""
 
 _LAST_INTEGER = 2**63 - 1
+_LISTED = 100
 
 
 def finite(field: str, value: Any) -> float:
@@ -117,8 +118,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     "did you mean 'gamma'? (known: gamma, scale)"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
+    close = difflib.get_close_matches(word, names, n=4)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    if len(names) > _LISTED:
+        names = [*close, f"{len(names) - len(close)} others"]
     return f"{hint}(known: {', '.join(names) or 'none'})"
 
 

@@ -93,5 +93,25 @@ EXPLANATIONS = (
         {"model.hidden": 32, "model.embedding": 16},
         "the paper gives no widths; ours are those of Opacus' example",
     ),
+    Explanation(
+        "lin/2/mnist/cnn-b1/2.93/andrew",
+        {"method.target": 0.5},
+        "the quantile is from the paper's appendix; half is what Andrew et al. advise",
+    ),
+    Explanation(
+        "auto-dp/2/mnist/custom-cnn/2/sigma0.9584/dp-sgd",
+        {"train.epochs": 30.0},
+        "ten epochs stand for the paper's hundred",
+    ),
+    Explanation(
+        "auto-dp/2/mnist/custom-cnn/2/sigma0.9584/dynamic-du",
+        {"method.c0": 10.0},
+        "C_0 is taken from the other rows' 50: the paper gives none",
+    ),
+    Explanation(
+        "auto-dp/2/mnist/custom-cnn/16.86/sigma0.9584/adaptive-zhang",
+        {"method.threshold": 10.0},
+        "a smaller threshold than the paper's 50, whose noise ten epochs do not average out",
+    ),
 )
 """The suspicions that were tried; a new one is one row."""

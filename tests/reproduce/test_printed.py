@@ -46,6 +46,9 @@ def test_unknown_names_are_refused(table, rows, message):
         select(table, rows)
 
 
-def test_an_unknown_cell_is_refused():
-    with pytest.raises(ValueError, match="cell = 'dc-sgd'"):
-        cell_named("dc-sgd")
+def test_an_unknown_cell_is_refused_with_the_nearest_few():
+    with pytest.raises(ValueError, match=r"cell = 'dc-sgd/IV/mnist/cnn/2/dpsgd'") as caught:
+        cell_named("dc-sgd/IV/mnist/cnn/2/dpsgd")
+    assert "did you mean 'dc-sgd/IV/mnist/cnn/2/dp-sgd'" in str(caught.value)
+    assert "818 others" in str(caught.value)
+    assert len(str(caught.value)) < 300

@@ -112,7 +112,7 @@ def _ours(cell: Cell) -> str:
     if cell.model == "custom CNN":
         said.append("the network is DC-SGD's: no sizes are given")
     if cell.method == "Dynamic (Du)":
-        said.append("rho_c 0.5, rho_mu 2 and Zhang's threshold: none are given")
+        said.append("rho_c 0.5, rho_mu 2, and Zhang's threshold as C_0: none are given")
     if cell.data == "ag_news":
         said.append("the AG News subset, 38,659 descriptions without titles")
     return "; ".join(said)
