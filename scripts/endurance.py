@@ -31,7 +31,8 @@ SUITE = "tests/endurance"
 FAULTS = {
     "killed while it trains or writes": (
         ("tests/train/test_checkpoint_kill.py", "kill"),
-        ("tests/train/test_kill.py", ""),
+        ("tests/train/test_kill.py", "kill"),
+        ("tests/train/test_kill.py", "change_of_experiment"),
     ),
     "a full disk, a limit on file sizes": (
         ("tests/train/test_checkpoint_kill.py", "full_disk"),

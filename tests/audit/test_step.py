@@ -11,7 +11,7 @@ from dpjax.audit.releases import BATCH_SIZE, releases_of
 from dpjax.methods.table import constructors
 
 HUGE = next(pair for pair in PAIRS if pair.name == "alone, huge")
-FEW = ("dp_sgd", "dc_sgd_e", "andrew", "adaclip", "psasc_momentum_full_batch")
+FEW = ("dp_sgd", "dc_sgd_e", "adaclip")
 
 
 def test_every_method_is_a_subject():

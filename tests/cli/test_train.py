@@ -233,6 +233,7 @@ class TestMembers:
         again = printed(capsys, ["train", "--quiet", "--resume", "--out", "two"])
         assert again.replace("\n", "") == text.replace("\n", "")
 
+    @pytest.mark.slow
     def test_vary(self, capsys, place):
         argv = [*NOISY, "--vary", "optimizer.learning_rate=[0.001, 0.1]", "--out", "rates"]
         found = json.loads(printed(capsys, [*argv, "--json"]))

@@ -14,6 +14,7 @@ from dpjax import models
 from dpjax.models import MODELS, build
 from dpjax.models.layers import conv, dense
 from dpjax.models.resnet import BasicBlock, ResNet
+from tests.marks import some
 from tests.models.helpers import fast_jit, random_params
 
 SMALL = {"width": 4, "groups": 2, "scale_norm": True, "stem": "cifar"}
@@ -43,9 +44,7 @@ TINY = {
 FAST = ("bilstm", "cnn4", "lin_b3", "linear", "mlp", "small_cnn")
 # It adds one number to all scores of a query, which the softmax takes away: its gradient is 0.
 UNFELT = "key/bias"
-CASES = [
-    pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in sorted(MODELS)
-]
+CASES = some(sorted(MODELS), FAST)
 
 
 def tiny(name):

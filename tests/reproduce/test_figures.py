@@ -57,6 +57,7 @@ def words(drawn):
     return "\n".join(found)
 
 
+@pytest.mark.slow
 def test_all_figures_are_drawn_small(quick, store, capsys):
     assert run("--all", "--store", str(store.path)) == 0
     files = capsys.readouterr().out.splitlines()

@@ -69,6 +69,7 @@ def test_an_accuracy_that_never_falls_comes_to_an_end():
     assert len(tried) == 500
 
 
+@pytest.mark.slow
 def test_a_search_is_that_of_a_loop_over_constant_thresholds():
     dataset = data.load("digits")
     search = GreedySearch(experiment(), start=1.0, step=8.0, fall=0.05, repeats=2)

@@ -20,7 +20,7 @@ SMALLER = {
     },
     "roberta": {"layers": 2, "width": 16, "heads": 2, "hidden": 32},
 }
-QUICK = ("small_cnn", "linear", "bert")
+QUICK = ("small_cnn", "linear")
 
 
 def distinct():

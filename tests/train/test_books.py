@@ -173,6 +173,7 @@ class TestEnd:
 
 
 class TestMembers:
+    @pytest.mark.slow
     def test_members_with_other_books_do_not_share_an_epsilon(self, tmp_path):
         """One goes on alone, then both are changed: it has more behind it and stops first."""
         seeds = {"run__seeds": 2, "train__steps": 40}
@@ -207,6 +208,7 @@ class TestMembers:
                 a, b = (tmp_path / run / name / file for run in ("whole", "runs"))
                 assert a.read_bytes() == b.read_bytes()
 
+    @pytest.mark.slow
     def test_what_several_members_cannot_share_runs_one_after_another(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpjax.train.setup.fits_on_device", lambda data: False)
         assert len(run(tmp_path / "host", run__seeds=2)) == 2

@@ -19,6 +19,7 @@ from dpjax.train import RunFolder, build_program, train
 from dpjax.train.launch import go_on
 from dpjax.train.manifest import MANIFEST
 from dpjax.train.task import data_mark
+from tests.marks import some
 from tests.train.small import experiment, images
 
 FILES = ("config.toml", "ledger.json", "released.jsonl", "steps.csv", "statement.md")
@@ -219,6 +220,7 @@ def test_twenty_kills(tmp_path, cache):
     assert differences(whole.folder, victim.folder) == set()
 
 
+@pytest.mark.slow
 def test_another_seed_would_be_noticed(whole, tmp_path, capsys):
     """The rejecting arm: the same comparison with a run that differs."""
     other = tmp_path / "other"
@@ -235,7 +237,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("moment", ["commit", "settle"])
+@pytest.mark.parametrize("moment", some(["commit", "settle"], ["settle"]))
 def test_a_change_of_experiment_takes_place_or_not(tmp_path, monkeypatch, moment):
     """Killed before run.json names the new experiment, or after it and before config.toml does."""
 

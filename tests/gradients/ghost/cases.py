@@ -1,7 +1,5 @@
 """All cases by name, in one table."""
 
-import pytest
-
 from tests.gradients.ghost import (  # noqa: F401  (each enters its cases in the table)
     cases_calls,
     cases_chains,
@@ -13,7 +11,7 @@ from tests.gradients.ghost import (  # noqa: F401  (each enters its cases in the
 from tests.gradients.ghost.cases_networks import SLOW
 from tests.gradients.ghost.registry import BUILDERS, get, named
 
-__all__ = ["FEW", "NAMES", "get", "marked"]
+__all__ = ["FAST", "FEW", "NAMES", "get"]
 
 # Small programs as one, which compiles in half the time; alone, and the others, are slow tests.
 CONVOLUTIONS = ("strided", "explicit_padding", "dilated", "transposed_dilated_strided", "grouped")
@@ -49,12 +47,6 @@ FEW = (
     "tied_embedding_and_logits",
     "uncommon_operations",
 )
-
-
-FAST = [name for name in NAMES if name in FEW or name not in (*SLOW, *ALONE)]
-
-
-def marked(names, fast=None):
-    """Returns the names as pytest's parameters; those that are not `fast` are marked slow."""
-    fast = FAST if fast is None else fast
-    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
+# They take four seconds or more to compile, and have no operation that the others have not.
+LONG = ("linen_network", "equinox_network", "encoder_with_tied_embeddings", "linen_scanned_layers")
+FAST = [name for name in NAMES if name in FEW or name not in (*SLOW, *ALONE, *LONG)]

@@ -6,8 +6,9 @@ One test for each case, since what takes time is to compile its program.
 import numpy as np
 import pytest
 
-from tests.gradients.ghost.cases import FEW, NAMES, get, marked
+from tests.gradients.ghost.cases import FAST, FEW, NAMES, get
 from tests.gradients.ghost.contract import check_everything, check_one_pass, with_bad_rows
+from tests.marks import some
 
 MASK = (1, 1, 0, 1, 1)
 # What has a program of its own: by default for one or two cases of each kind.
@@ -17,7 +18,7 @@ EVERYTHING = ("dense_over_positions",)
 OTHERS = [
     pytest.param(engine, *param.values, marks=param.marks)
     for engine, fast in (("ghost_two_pass", TWO_PASS), ("auto", AUTO))
-    for param in marked(NAMES, fast=fast)
+    for param in some(NAMES, fast)
 ]
 
 
@@ -34,17 +35,17 @@ def check_rows(case, engine, dtype):
         check_one_pass(case, engine, dtype, with_bad_rows(case, dict.fromkeys(range(5), np.nan)))
 
 
-@pytest.mark.parametrize("name", marked(NAMES))
+@pytest.mark.parametrize("name", some(NAMES, FAST))
 def test_equal_to_vmap(name):
     check_rows(get(name), "ghost", "float64")
 
 
-@pytest.mark.parametrize("name", marked(NAMES, fast=FEW))
+@pytest.mark.parametrize("name", some(NAMES, FEW[:3]))
 def test_equal_to_vmap_in_float32(name):
     check_rows(get(name), "ghost", "float32")
 
 
-@pytest.mark.parametrize("name", marked(NAMES, fast=EVERYTHING))
+@pytest.mark.parametrize("name", some(NAMES, EVERYTHING))
 def test_all_that_it_gives_at_once_and_in_chunks(name):
     check_everything(get(name), "ghost", "float64")
     check_everything(get(name), "ghost", "float32", chunk=2, mask=MASK)
