@@ -192,15 +192,15 @@ class Mechanism(_MechanismRecord):
 
     def _check_noise(self) -> None:
         """Refuses noise that float32 does not hold: it would be zero, or infinite."""
-        known = (self.noise_multiplier, *self._thresholds())
-        if any(callable(each) and not isinstance(each, schedules.Schedule) for each in known):
-            return  # bare callables are probed, and may be traced
+        if _is_bare(self.noise_multiplier):
+            return
         sigma = _checks.normal(
             "noise_multiplier", schedules.largest(self.noise_multiplier), zero=True
         )
         bounds = [1.0]
         if self.rule.no_bound is None:
-            bounds = [float(self.rule.bound(schedules.largest(c))) for c in self._thresholds()]
+            known = [c for c in self._thresholds() if not _is_bare(c)]
+            bounds = [float(self.rule.bound(schedules.largest(c))) for c in known]
         for bound in bounds:
             if sigma != 0 and not _LEAST_NOISE <= sigma * bound <= _MOST_NOISE:
                 raise ValueError(
@@ -243,6 +243,11 @@ def _checked_number(field: str, value: Any) -> Any:
             "float32 holds the noise"
         )
     return value
+
+
+def _is_bare(value: Any) -> bool:
+    """Says whether it is a callable of one's own: these are probed, and may be traced."""
+    return callable(value) and not isinstance(value, schedules.Schedule)
 
 
 def _within_float32(thresholds: jax.Array) -> jax.Array:

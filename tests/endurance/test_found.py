@@ -97,6 +97,11 @@ REFUSED = {
     "a list as an engine": (lambda: per_example_grads(abs, engine=[]), r"engine = \[\]"),
     "a list as a model": (lambda: build([], (8, 8, 1), 10), r"model = \[\]"),
     "a list as a data set": (lambda: load([]), r"data set = \[\]"),
+    # A threshold that is a function of one's own took the check of the noise with it.
+    "noise that float32 has not": (
+        lambda: Mechanism(rules.abadi(), lambda t: 1 / (1 + t), 3.4e-282),
+        "noise_multiplier = 3.4e-282",
+    ),
     "weights of no file": (lambda: Experiment().set("model.weights", 0), "model.weights = 0"),
 }
 
