@@ -91,7 +91,10 @@ def test_the_head_counts(store):
     assert every["within 1.0 point"] == "6"
     assert every["with 3 seeds"] == "6"
     assert every["largest difference"] == "+1.38"
-    assert f"15 runs in {15 * 90 / 3600:.1f} core-hours: 7 behind the numbers below" in text
+    assert (
+        f"15 runs, {15 * 90 / 3600:.1f} hours by the clock with a core each: 7 behind the numbers"
+        in text
+    )
     assert "(seeds 1, 2, 3), 8 that chose among candidates (seed 0), 0 others" in text
     assert "3 different experiments, of which 2 are within 1.0 point" in text
     rows = rows_of(text, "## What was not run")
