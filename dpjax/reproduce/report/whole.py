@@ -50,9 +50,9 @@ def _head(outcomes: Sequence[Outcome], store: Store) -> str:
     outside = {outcome.records[0].experiment for outcome in ours if not outcome.within}
     lines = [
         "# The papers' tables, run again",
-        f"{len(records)} runs, {hours:.1f} hours by the clock with a core each: {len(behind)} behind "
-        f"the numbers below (seeds {', '.join(map(str, seeds)) or 'none'}), {len(searched)} that chose "
-        f"among candidates (seed {SEARCH_SEED}), {others} others. "
+        f"{len(records)} runs, {hours:.1f} hours by the clock with a core each: {len(behind)} "
+        f"behind the numbers below (seeds {', '.join(map(str, seeds)) or 'none'}), "
+        f"{len(searched)} that chose among candidates (seed {SEARCH_SEED}), {others} others. "
         f"**{len(ours)} of {len(outcomes)} printed numbers have one of ours beside them, "
         f"{sum(outcome.within for outcome in ours)} within 1.0 point**. Some numbers are printed "
         f"in several tables: these are {len(different)} different experiments, of which "
