@@ -94,6 +94,21 @@ EXPLANATIONS = (
         "the paper gives no widths; ours are those of Opacus' example",
     ),
     Explanation(
+        "dc-sgd/VIII/names/lstm/4/dc-sgd-p",
+        {"model.hidden": 32, "model.embedding": 16},
+        "the same",
+    ),
+    Explanation(
+        "dc-sgd/VIII/names/lstm/4/dc-sgd-e",
+        {"model.hidden": 32, "model.embedding": 16},
+        "the same",
+    ),
+    Explanation(
+        "dc-sgd/VIII/names/lstm/4/autoclip",
+        {"model.hidden": 32, "model.embedding": 16},
+        "the same",
+    ),
+    Explanation(
         "lin/2/mnist/cnn-b1/2.93/andrew",
         {"method.target": 0.5},
         "the quantile is from the paper's appendix; half is what Andrew et al. advise",
