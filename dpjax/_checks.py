@@ -12,6 +12,7 @@ from typing import Any
 __all__ = [
     "LARGEST",
     "SMALLEST",
+    "choice",
     "finite",
     "fraction",
     "integer",
@@ -26,7 +27,7 @@ SMALLEST, LARGEST = 1e-25, 1e25
 """Numbers with which float32 computes with room to spare: neither 0 nor infinity is near."""
 
 _LAST_INTEGER = 2**63 - 1
-_LISTED = 100
+_LISTED = 100  # names in one sentence; of more, the nearest are said
 
 
 def finite(field: str, value: Any) -> float:
@@ -103,6 +104,14 @@ def integer(field: str, value: Any, *, at_least: int) -> int:
         below = "" if number < at_least else " and below 2^63"
         raise ValueError(f"{field} = {_shown(number)}: expected an integer >= {at_least}{below}")
     return number
+
+
+def choice(field: str, value: Any, known: Iterable[str]) -> str:
+    """Returns a name that is one of the known ones; an array or a list is none."""
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(f"{field} = {value!r}: {nearest(str(value), names)}")
+    return value
 
 
 def ordered(low_field: str, low: float, high_field: str, high: float) -> None:

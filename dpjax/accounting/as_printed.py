@@ -64,8 +64,7 @@ def auto_dp_sgd_epsilon_as_printed(
 
     Reference: Auto DP-SGD, table 8 and appendix D.
     """
-    if decay not in _RHO_OMEGA:
-        raise ValueError(f"decay = {decay!r}: {_checks.nearest(str(decay), _RHO_OMEGA)}")
+    _checks.choice("decay", decay, _RHO_OMEGA)
     sigma_0 = _checks.positive("sigma_0", sigma_0)
     size = _checks.integer("dataset_size", dataset_size, at_least=1)
     batch = _checks.integer("batch_size", batch_size, at_least=1)

@@ -58,11 +58,7 @@ def relation_of(sampling: Sampling) -> NeighboringRelation:
 
 def check_accountant(accountant: str) -> str:
     """Returns the accountant's name, or refuses an unknown one."""
-    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
-        raise ValueError(
-            f"accountant = {accountant!r}: {_checks.nearest(str(accountant), ACCOUNTANTS)}"
-        )
-    return accountant
+    return _checks.choice("accountant", accountant, ACCOUNTANTS)
 
 
 def check_supported(sampling: Any, accountant: str, relation: NeighboringRelation) -> None:

@@ -37,9 +37,7 @@ def source_of(name: str) -> Source:
     ...
     ValueError: data set = 'mnits': did you mean 'mnist'? (known: ag_news, ...)
     """
-    if not isinstance(name, str) or name not in DATASETS:
-        raise ValueError(f"data set = {name!r}: {_checks.nearest(str(name), DATASETS)}")
-    return DATASETS[name]
+    return DATASETS[_checks.choice("data set", name, DATASETS)]
 
 
 def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:

@@ -60,8 +60,7 @@ def per_example_grads(
         >>> drawn.weighted_sum(jnp.ones(3)).tolist()
         [6.0, 8.0]
     """
-    if not isinstance(engine, str) or engine not in ENGINES:
-        raise ValueError(f"engine = {engine!r}: {_checks.nearest(str(engine), ENGINES)}")
+    _checks.choice("engine", engine, ENGINES)
     if chunk is not None:
         chunk = _checks.integer("chunk", chunk, at_least=1)
     refuse_closed_over_batch_stats(loss_fn)

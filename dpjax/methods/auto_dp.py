@@ -63,8 +63,7 @@ def _noise_decay(
 ) -> schedules.Schedule:
     """Returns the decay of the paper's table 1, with the paper's rates."""
     epochs = _checks.integer("epochs", epochs, at_least=1)
-    if not isinstance(decay, str) or decay not in _DECAYS:
-        raise ValueError(f"decay = {decay!r}: {_checks.nearest(str(decay), _DECAYS)}")
+    _checks.choice("decay", decay, _DECAYS)
     if decay == "linear":
         return schedules.geometric(sigma0, steps_per_epoch)
     if decay == "time":

@@ -67,10 +67,7 @@ def activation(spec: str | Mapping[str, Any]) -> Callable[[jax.Array], jax.Array
         tempered_sigmoid(scale=2.0, inverse_temperature=2.0, offset=0.5)
     """
     numbers = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
-    name = numbers.pop("name", None)
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation = {name!r}: {_checks.nearest(str(name), ACTIVATIONS)}")
-    function = ACTIVATIONS[name]
+    function = ACTIVATIONS[_checks.choice("activation", numbers.pop("name", None), ACTIVATIONS)]
     known = inspect.signature(function).parameters if function is tempered_sigmoid else {}
     for option in numbers:
         if option not in known:

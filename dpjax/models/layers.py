@@ -41,9 +41,7 @@ STARTS = {"lecun": _lecun, "pytorch": _pytorch}
 
 
 def _start(name: str, fan_in: int) -> tuple[Initialiser, Initialiser]:
-    if name not in STARTS:
-        raise ValueError(f"start = {name!r}: {_checks.nearest(str(name), STARTS)}")
-    return STARTS[name](fan_in)
+    return STARTS[_checks.choice("start", name, STARTS)](fan_in)
 
 
 def conv(

@@ -113,8 +113,7 @@ def build(
         >>> network.apply(params, jnp.zeros((8, 8, 1))).shape
         (10,)
     """
-    if not isinstance(name, str) or name not in MODELS:
-        raise ValueError(f"model = {name!r}: {_checks.nearest(str(name), MODELS)}")
+    _checks.choice("model", name, MODELS)
     shape = example_shape(shape)
     classes = _checks.integer("classes", classes, at_least=1)
     _add_vocabulary(name, vocabulary, options)

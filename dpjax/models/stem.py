@@ -21,9 +21,7 @@ STEMS = {
 
 def check_stem(stem: str) -> str:
     """Returns the stem's name: "imagenet" (7x7 stride 2, max 3x3 stride 2) or "cifar" (3x3)."""
-    if stem not in STEMS:
-        raise ValueError(f"stem = {stem!r}: {_checks.nearest(str(stem), STEMS)}")
-    return stem
+    return _checks.choice("stem", stem, STEMS)
 
 
 def stem_conv(conv: Callable[..., Any], shape: Sequence[int], stem: str, width: int) -> nnx.Module:

@@ -47,6 +47,8 @@ class Explanation:
         return ", ".join(f"{path} = {value}" for path, value in self.values.items())
 
 
+_NARROW = {"model.hidden": 32, "model.embedding": 16}
+
 EXPLANATIONS = (
     Explanation(
         "dc-sgd/VIII/mnist/cnn/2/autoclip",
@@ -90,22 +92,22 @@ EXPLANATIONS = (
     ),
     Explanation(
         "dc-sgd/VIII/names/lstm/4/dp-sgd",
-        {"model.hidden": 32, "model.embedding": 16},
+        _NARROW,
         "the paper gives no widths; ours are those of Opacus' example",
     ),
     Explanation(
         "dc-sgd/VIII/names/lstm/4/dc-sgd-p",
-        {"model.hidden": 32, "model.embedding": 16},
+        _NARROW,
         "the same",
     ),
     Explanation(
         "dc-sgd/VIII/names/lstm/4/dc-sgd-e",
-        {"model.hidden": 32, "model.embedding": 16},
+        _NARROW,
         "the same",
     ),
     Explanation(
         "dc-sgd/VIII/names/lstm/4/autoclip",
-        {"model.hidden": 32, "model.embedding": 16},
+        _NARROW,
         "the same",
     ),
     Explanation(
@@ -129,4 +131,4 @@ EXPLANATIONS = (
         "a smaller threshold than the paper's 50, whose noise ten epochs do not average out",
     ),
 )
-"""The suspicions that were tried; a new one is one row."""
+"""The suspicions; the report has those whose run is made. A new one is one row."""

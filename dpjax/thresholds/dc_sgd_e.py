@@ -65,9 +65,7 @@ class dc_sgd_e(HistogramThreshold):
     def __post_init__(self) -> None:
         """Checks the fields."""
         self._check_histogram()
-        if not isinstance(self.negative, str) or self.negative not in _NEGATIVE:
-            hint = _checks.nearest(str(self.negative), _NEGATIVE)
-            raise ValueError(f"negative = {self.negative!r}: {hint}")
+        _checks.choice("negative", self.negative, _NEGATIVE)
 
     def _default_range(self) -> float:
         return float(self.bins)

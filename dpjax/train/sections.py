@@ -1,6 +1,6 @@
 """The tables of an experiment, each a frozen record that checks itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         """Checks the fields."""
         _text("data.name", self.name)
-        _choice("data.scale", self.scale, ("standard", "unit"))
+        _checks.choice("data.scale", self.scale, ("standard", "unit"))
         if self.examples is not None:
             _checks.integer("data.examples", self.examples, at_least=1)
 
@@ -131,8 +131,8 @@ class TrainConfig:
             object.__setattr__(self, "epochs", _checks.positive("train.epochs", self.epochs))
         if self.ema is not None:
             object.__setattr__(self, "ema", _checks.fraction("train.ema", self.ema))
-        _choice("train.sampling", self.sampling, SAMPLINGS)
-        _choice("train.engine", self.engine, ENGINES)
+        _checks.choice("train.sampling", self.sampling, SAMPLINGS)
+        _checks.choice("train.engine", self.engine, ENGINES)
         object.__setattr__(self, "augment", _texts("train.augment", self.augment))
         self._check_together()
 
@@ -181,7 +181,7 @@ class PrivacyConfig:
             object.__setattr__(self, "epsilon", _checks.positive("privacy.epsilon", self.epsilon))
         if self.delta != "1/N":
             object.__setattr__(self, "delta", _checks.fraction("privacy.delta", self.delta))
-        _choice("privacy.accountant", self.accountant, ("pld", "rdp"))
+        _checks.choice("privacy.accountant", self.accountant, ("pld", "rdp"))
         _text("privacy.unit", self.unit)
 
 
@@ -221,7 +221,7 @@ class RunConfig:
                 _checks.integer(f"run.{name}", getattr(self, name), at_least=1)
         if not isinstance(self.diagnostics, bool):
             raise TypeError(f"run.diagnostics = {self.diagnostics!r}: expected true or false")
-        _choice("run.data", self.data, ("auto", "device", "host"))
+        _checks.choice("run.data", self.data, ("auto", "device", "host"))
         if self.seeds > 1 and (self.devices > 1 or self.data == "host"):
             raise ValueError(
                 f"run.seeds = {self.seeds} with devices = {self.devices} and data = {self.data!r}: "
@@ -245,9 +245,3 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     for item in value:
         _text(name, item)
     return tuple(value)
-
-
-def _choice(name: str, value: Any, known: Iterable[str]) -> None:
-    names = tuple(known)
-    if not isinstance(value, str) or value not in names:
-        raise ValueError(f"{name} = {value!r}: {_checks.nearest(str(value), names)}")

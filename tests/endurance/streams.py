@@ -87,9 +87,13 @@ def run(threshold: Threshold, streams: np.ndarray, recovery: int, seed: int = 0)
     return Paths(*(np.asarray(x).T for x in (seen.threshold, rest, recovered.threshold)))
 
 
-def oracle_path(name: str, c: float, upper: float, steps: int) -> np.ndarray:
-    """Returns C_t of the float64 oracle on sane norms without noise, from a given start."""
-    norms = np.repeat(SANE, COPIES)
+SANE_BATCH = np.repeat(SANE, COPIES)
+
+
+def oracle_path(
+    name: str, c: float, upper: float, steps: int, norms: np.ndarray = SANE_BATCH
+) -> np.ndarray:
+    """Returns C_t of the float64 oracle without noise, on the same B norms from a given start."""
     sigma_t = oracle.sigma_gradient(SIGMA, oracle.sigma_h(SIGMA))
     path = []
     for _ in range(steps):

@@ -9,36 +9,18 @@ import dpjax
 from dpjax import rules
 from dpjax.thresholds import ThresholdContext
 from tests import registry
+from tests.endurance import streams
 from tests.marks import some
 from tests.oracles import thresholds as oracle
 
-B, D, SIGMA = 512, 5000, 1.0
+B, D, SIGMA = streams.B, streams.D, streams.SIGMA
 FEW = ("quantile", "dc_sgd_e")  # `test_long_streams` has all of them by default
 NORMS = np.random.default_rng(0).lognormal(mean=1.0, sigma=0.5, size=B)
 
 
 def noise_free_fixed_point(name):
     """Iterates the float64 oracle without noise on the same norms, far from where dpjax starts."""
-    c, upper = 5.0, 20.0
-    sigma_t = oracle.sigma_gradient(SIGMA, oracle.sigma_h(SIGMA))
-    path = []
-    for _ in range(600):
-        if name == "quantile":
-            total = oracle.quantile_statistic(NORMS, c).sum(0)
-            c = oracle.quantile_update(c, total, B, 0.5, 0.2, 1e-8, 1e8)
-        elif name == "dc_sgd_p":
-            total = oracle.histogram_statistic(NORMS, upper, 20).sum(0)
-            c, upper = oracle.dc_sgd_p_update(c, upper, total, 0.5)
-        elif name.startswith("dc_sgd_e"):
-            total = oracle.histogram_statistic(NORMS, upper, 20).sum(0)
-            c, upper = oracle.dc_sgd_e_update(c, upper, total, sigma_t, D, B)
-        elif name == "private_mean":
-            total = oracle.private_mean_statistic(NORMS, c, 2.0).sum(0)
-            c = oracle.private_mean_update(c, total, B, 1.0, 2.0, 1e-8, 1e8)
-        else:
-            total = oracle.global_z_statistic(NORMS, c, 1.0).sum(0)
-            c = oracle.global_z_update(c, total, B, 0.1, 1e-8, 1e8)
-        path.append(c)
+    path = streams.oracle_path(name, 5.0, 20.0, 600, NORMS)
     return float(np.mean(path[-100:]))
 
 

@@ -47,6 +47,6 @@ FEW = (
     "tied_embedding_and_logits",
     "uncommon_operations",
 )
-# They take four seconds or more to compile, and have no operation that the others have not.
-LONG = ("linen_network", "equinox_network", "encoder_with_tied_embeddings", "linen_scanned_layers")
+# They take four seconds or more to compile.
+LONG = ("encoder_with_tied_embeddings", "linen_scanned_layers")
 FAST = [name for name in NAMES if name in FEW or name not in (*SLOW, *ALONE, *LONG)]
