@@ -25,6 +25,7 @@ ROOMS = [
     "_toml",
     "_states",
     "_threefry",
+    "_interpreter",
     "rules",
     "schedules",
     "noise",
@@ -32,6 +33,7 @@ ROOMS = [
     "devices",
     "gradients",
     "thresholds",
+    "_contract",
     "mechanism",
     "privatize",
     "momentum",
@@ -111,7 +113,7 @@ def test_third_party_imports_are_declared():
         [line for extra in project["optional-dependencies"].values() for line in extra]
     )
     for path in files():
-        allowed = needed | optional if room(path) in ("audit", "cli", "data") else needed
+        allowed = needed | optional if room(path) in ("audit", "cli", "data", "testing") else needed
         for name in imported(path):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "dpjax":
