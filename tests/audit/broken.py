@@ -162,6 +162,50 @@ def adaclip_masks_the_gradient(key, rows, batch_size):
     return SCALE * (total + SIGMA * normal(key, total)) / batch_size + MEAN
 
 
+def noise_missing_now_and_then(key, rows, batch_size):
+    """Once in 500 steps the sum is released as it is: delta 2e-3, whatever epsilon."""
+    first, second = jax.random.split(key)
+    total = clipped(rows).sum(0)
+    there = ~jax.random.bernoulli(second, 1 / 500)
+    return (total + SIGMA * C * normal(first, total) * there) / batch_size
+
+
+def noise_shared_between_layers(key, rows, batch_size):
+    """The second layer's noise has a correlation of 0.6 with the first's."""
+    total = clipped(rows).sum(0)
+    first, second = jnp.split(normal(key, total), 2)
+    noise = jnp.concatenate([first, 0.6 * first + 0.8 * second])
+    return (total + SIGMA * C * noise) / batch_size
+
+
+def bound_a_tenth_short(key, rows, batch_size):
+    total = clipped(rows, 1.1 * C).sum(0)
+    return (total + SIGMA * C * normal(key, total)) / batch_size
+
+
+def noise_cut(key, rows, batch_size):
+    """What lies beyond 4 sigma is put there."""
+    total = clipped(rows).sum(0)
+    return (total + SIGMA * C * jnp.clip(normal(key, total), -4.0, 4.0)) / batch_size
+
+
+def noise_cut_by_drawing_again(key, rows, batch_size):
+    """What lies beyond 4 sigma is drawn again."""
+    total = clipped(rows).sum(0)
+    noise = jax.random.truncated_normal(key, -4.0, 4.0, total.shape)
+    return (total + SIGMA * C * noise) / batch_size
+
+
+def on_a_grid(release):
+    """The same release, rounded to a public grid of a sixteenth of the noise."""
+
+    def rounded(key, rows, batch_size):
+        unit = SIGMA * C / 16 / batch_size
+        return jnp.round(release(key, rows, batch_size) / unit) * unit
+
+    return rounded
+
+
 SOUND = {
     "sound": HandMade(sound),
     "with_histogram": HandMade(with_histogram),
@@ -177,4 +221,14 @@ BROKEN = {
     "padding counted in the statistic": HandMade(padding_counted),
     "AdaCliP masks g in place of u": HandMade(adaclip_masks_the_gradient),
 }
+RARE = {
+    "noise missing once in 500 steps": noise_missing_now_and_then,
+    "noise correlated between layers": noise_shared_between_layers,
+    "a bound a tenth short": bound_a_tenth_short,
+    "noise cut at 4 sigma": noise_cut,
+    "noise cut at 4 sigma by drawing again": noise_cut_by_drawing_again,
+}
+BROKEN |= {name: HandMade(release) for name, release in RARE.items()}
+BROKEN |= {f"{name}, on a grid": HandMade(on_a_grid(release)) for name, release in RARE.items()}
+SOUND["on a grid"] = HandMade(on_a_grid(sound))
 SAME_KEY = HandMade(sound, key_of=lambda key, step: key)
