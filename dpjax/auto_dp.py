@@ -49,9 +49,10 @@ def auto_dp_as_printed_transformation(
     ) -> tuple[Any, AutoDpState]:
         total = batch_sum(updates, mask, params, lambda g: auto_dp_as_printed_sum(mechanism, g))
         total = summed_over_devices(total, axis_name, state.key)
-        step_key = jax.random.fold_in(state.key, state.step)
+        step_key = noise.fold(state.key, state.step)
         std = mechanism.sigma(state.step) * total.statistic[0] / batch_size
-        noisy = noise.add_gaussian(noise.stream(step_key, "noise/gradient"), total.gradient, std)
+        z = noise.standard_normal(noise.stream(step_key, "noise/gradient"), total.gradient)
+        noisy = jax.tree.map(lambda g, z: g + std * z, total.gradient, z)
         mean = jax.tree.map(lambda g: g / batch_size, noisy)
         state = AutoDpState(optax.safe_increment(state.step), state.key)
         return cast_like(mean, params, updates), state

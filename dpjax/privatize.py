@@ -142,10 +142,11 @@ def privatize(
         total = summed_over_devices(total, axis_name, state.key)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
-        step_key = jax.random.fold_in(state.key, state.step)
-        noisy = noise.add_gaussian(
+        step_key = noise.fold(state.key, state.step)
+        noisy = noise.release(
             noise.stream(step_key, "noise/gradient"),
             total.gradient,
+            jax.tree.map(jnp.zeros_like, total.gradient),
             released.sigma_gradient * released.bound,
         )
         mean = jax.tree.map(lambda leaf: leaf / batch_size, noisy)
@@ -157,9 +158,10 @@ def privatize(
     def next_threshold(step_key: jax.Array, state: PrivatizeState, total: ClippedSum) -> Any:
         if not isinstance(mechanism.threshold, Threshold) or sigma_s is None:
             return state.threshold
-        noisy = noise.add_gaussian(
+        noisy = noise.release(
             noise.stream(step_key, "noise/statistic"),
             total.statistic,
+            jnp.zeros_like(total.statistic),
             sigma_s * mechanism.threshold.sensitivity,
         )
         context = ThresholdContext(
