@@ -121,7 +121,8 @@ def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
         >>> bool(fold(key, 5) == jax.random.fold_in(key, 5))
         True
     """
-    low = jnp.asarray(number).astype(jnp.uint32)
+    known = isinstance(number, int | np.integer)
+    low = jnp.uint32(int(number) % 2**32) if known else jnp.asarray(number).astype(jnp.uint32)
     words = random_words(key, jnp.zeros_like(low), low)
     return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
 
@@ -301,8 +302,6 @@ def sigma_gradient(sigma: chex.Numeric, sigma_statistic: float | None) -> jax.Ar
     return sigma / jnp.sqrt(1.0 - jnp.square(sigma / sigma_statistic))
 
 
-# Jitted, so that leaves of one shape are traced once.
-@partial(jax.jit, static_argnames=("shape", "dtype"))
 def _in_own_shape(
     key: jax.Array, first: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype
 ) -> jax.Array:
@@ -362,6 +361,9 @@ def _multiplied(a: jax.Array, b: int) -> Words:
     return high, a * jnp.uint32(b)
 
 
+# Jitted, so that leaves of one shape are traced once, and an eager caller gets the bits of a jitted
+# one: compiled as a whole, products and sums are fused alike.
+@partial(jax.jit, static_argnames="dtype")
 def _normal_at(
     key: jax.Array, first: jax.Array, high: jax.Array, low: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:

@@ -175,7 +175,7 @@ def _count(epochs: float, per_epoch: int) -> int:
 def _seen(program: Program, state: TrainState, data: Examples) -> _Seen:
     """Looks at the gradient of the coming step; the state stays as it is."""
     plan, drawn = program.plan, program.draw(state)
-    grads = program.gradients_of(state)(state.params, data, **drawn.rows)
+    grads = program.gradients_of(state)(state.params, data, drawn)
     private = plan.method.transformation(plan.batch_size, state.key)
     released, new = private.update(grads, state.opt_state[0], state.params)
     numbers = find_state(new, PrivatizeState).released
