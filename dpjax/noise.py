@@ -71,7 +71,10 @@ _LOG = (
     -0.07860215081839503,
 )
 _SQRT_HALF_BITS = 0x3F3504F3  # float32 of sqrt(1/2)
-_LOG2 = (0.693359375, -2.12194440e-4)  # in two parts: products of the first with exponents are exact
+_LOG2 = (
+    0.693359375,
+    -2.12194440e-4,
+)  # in two parts: products of the first with exponents are exact
 
 
 def checked_key(key: chex.PRNGKey | None) -> jax.Array:
@@ -94,17 +97,18 @@ def checked_key(key: chex.PRNGKey | None) -> jax.Array:
         TypeError: key = None: expected a JAX random key, for instance jax.random.key(seed)
     """
     dtype = getattr(key, "dtype", None)
-    if dtype == jnp.uint32 and jnp.shape(key)[-1:] == (2,):
+    if dtype == jnp.uint32 and getattr(key, "shape", ())[-1:] == (2,):
         key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
     elif dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
             f"key = {key!r}: expected a JAX random key, for instance jax.random.key(seed)"
         )
-    if jnp.shape(key) != ():
-        raise ValueError(f"key has shape {jnp.shape(key)}: expected a single key")
-    if (name := str(jax.random.key_impl(key))) != "threefry2x32":
+    typed: jax.Array = key  # type: ignore[assignment]
+    if typed.shape != ():
+        raise ValueError(f"key has shape {typed.shape}: expected a single key")
+    if (name := str(jax.random.key_impl(typed))) != "threefry2x32":
         raise ValueError(f"key is of the generator {name!r}: expected 'threefry2x32'")
-    return key
+    return typed
 
 
 def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
@@ -224,9 +228,7 @@ def grid_unit(std: chex.Numeric) -> jax.Array:
     return jnp.ldexp(jnp.ones_like(std), exponent - 1)
 
 
-def on_grid(
-    high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeric
-) -> jax.Array:
+def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeric) -> jax.Array:
     """Returns ``high + low + noise`` rounded to a multiple of `unit`, in two-float arithmetic.
 
     Sum and rounding err by less than 1e-6 of a unit, so that the result is the nearest multiple of
@@ -255,8 +257,8 @@ def on_grid(
 def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
     """Returns ``high + low + std z``, z standard normal, rounded to the public grid of `std`.
 
-    The grid does not depend on the data: no output within the noise's reach is possible for one data
-    set only, as it is where float32 rounds a sum on a lattice of that sum's own. Rounding is
+    The grid does not depend on the data: no output within the noise's reach is possible for one
+    data set only, as it is where float32 rounds a sum on a lattice of that sum's own. Rounding is
     post-processing of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
 
     Args:
@@ -394,7 +396,7 @@ def normal_of_words(
         log = jnp.where(upper, jnp.log1p(-near), jnp.log(near))
         size = jnp.sqrt(-2 * log) * jnp.sin(jnp.pi / 2 * g)
     else:
-        # The sine's first coefficient, pi/2 in float32, is too large by 2.8e-8: the radius makes up.
+        # pi/2 in float32, the sine's first coefficient, is 2.8e-8 too large: the radius makes up.
         size = jnp.sqrt(-2 * (1 - 2.0**-24) * _log(near, upper)) * (g * _polynomial(_SINE, g * g))
     return jnp.where(angle & jnp.uint32(1), -size, size)
 

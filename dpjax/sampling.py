@@ -99,7 +99,7 @@ class Sampling(Record):
 
     role: ClassVar[str] = "sampling"
 
-    rate: float | None
+    rate: float
     batch_size: float | None
     dataset_size: int | None
 
@@ -174,12 +174,12 @@ class Poisson(Sampling):
 
     batch_size: float | None = None
     dataset_size: int | None = None
-    rate: float | None = field(default=None, kw_only=True, repr=False)
+    rate: float = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Checks the fields and derives the rate."""
         if self.rate is None:
-            size = _dataset_size(self.dataset_size)
+            size = _dataset_size(self.dataset_size)  # type: ignore[unreachable]
             batch = _batch_size("batch_size", self.batch_size, size)
             self._set(batch_size=batch, dataset_size=size, rate=batch / size)
             return
@@ -193,7 +193,9 @@ class Poisson(Sampling):
         asked = rate * size if self.batch_size is None else self.batch_size
         batch = _batch_size("batch_size", asked, size)
         if not abs(batch - rate * size) <= 1e-9 * batch:
-            raise ValueError(f"rate = {rate!r}: expected batch_size / dataset_size = {batch / size}")
+            raise ValueError(
+                f"rate = {rate!r}: expected batch_size / dataset_size = {batch / size}"
+            )
         self._set(batch_size=batch, dataset_size=size)
 
     @classmethod
@@ -366,11 +368,12 @@ def _every_row(dataset_size: int, like: jax.Array) -> jax.Array:
 
 def _tickets(key: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns 64 random bits for each row, as two words."""
-    return noise.random_words(key, jnp.uint32(0), rows.astype(jnp.uint32))
+    # The first counter word is 1: blocks that begin with 0 are keys that `noise.fold` makes.
+    return noise.random_words(key, jnp.uint32(1), rows.astype(jnp.uint32))
 
 
-def _below_rate(key: jax.Array, rows: jax.Array, rate: float | None) -> jax.Array:
-    return _below_limit(key, rows, int(Fraction(rate or 0.0) * 2**64))
+def _below_rate(key: jax.Array, rows: jax.Array, rate: float) -> jax.Array:
+    return _below_limit(key, rows, int(Fraction(rate) * 2**64))
 
 
 def _below_limit(key: jax.Array, rows: jax.Array, limit: int) -> jax.Array:
@@ -390,11 +393,13 @@ def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
     choice = noise.stream(key, "choice")
     rows = jnp.arange(among.shape[0], dtype=jnp.int32)
 
-    def too_many(state: tuple[jax.Array, ...]) -> jax.Array:
+    def too_many(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         kept, _, _ = state
         return _count(kept) > size
 
-    def draw_again(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def draw_again(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         kept, tied, turn = state
         tickets, _ = _tickets(noise.fold(choice, turn), rows)
         last = _order_statistic(tickets, tied, size - _count(kept & ~tied))

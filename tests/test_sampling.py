@@ -97,7 +97,7 @@ def test_truncation_drops_at_random_and_not_by_index():
 def test_a_row_is_in_exactly_when_its_bits_are_below_the_rate():
     """A hundredth more than the rate would pass every statistic above."""
     key, rows, step = jax.random.key(4), 4096, 11
-    words = threefry2x32(sampling_key(key, step), 0, np.arange(rows))
+    words = threefry2x32(sampling_key(key, step), 1, np.arange(rows))
     tickets = [(int(high) << 32) | int(low) for high, low in zip(*words, strict=True)]
     for rate in (0.2, 1 / 3, 0.7):
         below = [Fraction(ticket, 2**64) < Fraction(rate) for ticket in tickets]
@@ -111,7 +111,7 @@ def test_a_row_is_in_exactly_when_its_bits_are_below_the_rate():
 def test_the_last_bit_of_a_ticket_counts():
     """A rate that is one row's own ticket leaves it out, and the next larger rate takes it in."""
     key, rows = jax.random.key(4), 64
-    high, low = threefry2x32(sampling_key(key, 0), 0, np.arange(rows))
+    high, low = threefry2x32(sampling_key(key, 0), 1, np.arange(rows))
     ticket = (int(high[5]) << 32) | int(low[5])
     for limit, taken in ((ticket, False), (ticket + 1, True)):
         found = module._below_limit(keyed(sampling_key(key, 0)), jnp.arange(rows), limit)
@@ -384,7 +384,10 @@ def test_numbers_of_a_record():
         (lambda: Poisson.with_rate(float("nan")), "rate = nan: expected"),
         (lambda: Poisson.with_rate(0.001, 50), "batch_size = 0.05: expected"),
         (lambda: Poisson(10, 50, rate=0.3), "rate = 0.3: expected batch_size / dataset_size = 0.2"),
-        (lambda: Poisson.with_rate(0.1).draw(jax.random.key(0), 0), "dataset_size = None: expected"),
+        (
+            lambda: Poisson.with_rate(0.1).draw(jax.random.key(0), 0),
+            "dataset_size = None: expected",
+        ),
         (lambda: FullBatch().draw(jax.random.key(0), 0), "dataset_size = None: expected"),
         (lambda: Poisson(4, 2**31).draw(jax.random.key(0), 0), "at most 2.31 - 1 rows"),
         (lambda: TruncatedPoisson(10, 50, 60), "max_size = 60: expected at most"),

@@ -43,13 +43,13 @@ def per_example_grads(
         chunk: rows per pass; None takes all at once. Memory is that of `chunk` gradients.
 
     Returns:
-        ``grads_of(params, data, drawn, key=None)``, which gathers what ``sampling.draw`` drew inside
-        the chunk loop: the number of chunks follows the batch, so that batches of any size (exact
-        Poisson sampling) compile once. ``grads_of(params, rows, drawn.packed(), key=None)`` for rows
-        that were gathered elsewhere; ``grads_of(params, batch, mask=None, key=None)`` for a batch by
-        hand, where `mask` is (B,), 1 for real rows and 0 for padding. A `key` is folded with each
-        row's number in the whole data set, whatever the device or the part; in a batch by hand, with
-        its position: where such a batch comes in parts, fold the key with the part first.
+        ``grads_of(params, data, drawn, key=None)``, which gathers what ``sampling.draw`` drew
+        inside the chunk loop: the number of chunks follows the batch, so that batches of any size
+        (exact Poisson sampling) compile once. ``grads_of(params, rows, drawn.packed(), key=None)``
+        for rows that were gathered elsewhere; ``grads_of(params, batch, mask=None, key=None)`` for
+        a batch by hand, where `mask` is (B,), 1 for real rows and 0 for padding. A `key` is folded
+        with each row's number in the whole data set, whatever the device or the part; in a batch by
+        hand, with its position: where such a batch comes in parts, fold the key with the part.
 
     Example:
         >>> from dpjax.sampling import FullBatch

@@ -129,7 +129,8 @@ def drawn_rows(data: Any, drawn: Drawn, chunk: int | None) -> Rows:
     size = drawn.indices.shape[0]
     local = drawn.indices - drawn.start
     chunk = _chunk_size(chunk, size)
-    return Rows(data, size, chunk, indices=local, count=drawn.size, numbers=drawn.indices)
+    count = jnp.clip(drawn.size, 0, size)
+    return Rows(data, size, chunk, indices=local, count=count, numbers=drawn.indices)
 
 
 def packed_rows(rows: Any, packed: Packed, chunk: int | None) -> Rows:
@@ -138,7 +139,8 @@ def packed_rows(rows: Any, packed: Packed, chunk: int | None) -> Rows:
     if (given := leading_size("rows", rows)) != size:
         raise ValueError(f"rows has {given} rows: expected {size}, one for each packed index")
     chunk = _chunk_size(chunk, size)
-    return Rows(rows, size, chunk, count=packed.size, numbers=packed.indices)
+    count = jnp.clip(packed.size, 0, size)
+    return Rows(rows, size, chunk, count=count, numbers=packed.indices)
 
 
 def leading_size(field: str, tree: Any) -> int:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
@@ -37,7 +38,7 @@ class HostFeed:
     """The batches of steps ``start, ..., stop - 1`` in parts, put on the device ahead of their use.
 
     The batch of step t is ``sampling.draw(key, t).rows()``, drawn on the host's CPU: the one that
-    the device would draw. It is cut into parts of `chunk` rows; the last is padded with row 0, masked out.
+    the device would draw. It is cut into parts of `chunk` rows, the last of them padded with row 0.
     An empty batch is one part of padding, so that its step still releases noise. One thread
     draws, gathers and transfers, while the device works on the parts before.
 
@@ -89,7 +90,7 @@ class HostFeed:
         self._slots = threading.Semaphore(_checks.integer("depth", depth, at_least=1))
         if sampling.dataset_size != self._rows:
             raise ValueError(
-                f"data has {self._rows} rows: expected {sampling.dataset_size}, as the sampling says"
+                f"data has {self._rows} rows: expected {sampling.dataset_size}, as in {sampling!r}"
             )
         self._data, self._sampling, self._device = data, sampling, device
         # On the host, so that a draw never waits behind what the device has to do.
@@ -169,7 +170,7 @@ class HostFeed:
         index = np.zeros(self._chunk, batch.dtype)
         index[: len(batch)] = batch
         rows = jax.tree.map(lambda leaf: np.asarray(leaf[index]), self._data)
-        packed = Packed(index, np.int32(len(batch)), self._sampling)
+        packed = Packed(jnp.asarray(index), jnp.int32(len(batch)), self._sampling)
         return Part(*jax.device_put((rows, packed), self._device))
 
 

@@ -222,7 +222,7 @@ class HostRunner:
         rows = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((chunk, *leaf.shape[1:]), leaf.dtype), self._data
         )
-        packed = Packed(np.zeros(chunk, np.int32), np.int32(0), self._program.plan.sampling)
+        packed = Packed(jnp.zeros(chunk, jnp.int32), jnp.int32(0), self._program.plan.sampling)
         total = jax.eval_shape(self._program.clipped_sum, state, rows, packed)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), total)
 

@@ -12,6 +12,7 @@ import pytest
 
 import dpjax
 from dpjax.gradients import as_per_example_grads, combined_norm
+from tests.gradients.drawn import drawn_of
 
 RULE = dpjax.rules.abadi()
 CHUNKS = (None, 2)
@@ -188,7 +189,7 @@ def test_float64_parameters_keep_float64(chunk):
         @jax.jit
         def run(w, rows):
             grads = grads_of(w, rows)
-            drawn = grads_of(w, rows, indices=np.arange(5), count=np.int64(2))
+            drawn = grads_of(w, rows, drawn_of(np.arange(5), 2, 5))
             clip = lambda n: (RULE.weight(n, 1.0), n[:, None] > 0)  # noqa: E731
             return grads.norms, *grads.aggregate(clip), drawn.weighted_sum(jnp.full(5, 0.1))
 
