@@ -2,20 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.masking import over_clean_rows, weighted_rows
+from dpjax.gradients.masking import over_clean_rows
 from dpjax.gradients.norms import row_norms
+from dpjax.gradients.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "MaterialisedChunk"]
 
 
 class ChunkGrads(Protocol):
-    """What an engine gives for the examples of one chunk."""
+    """What an engine gives for the examples of one chunk.
+
+    Attributes:
+        plain_products: whether weighted sums over the chunk are plain float32 matrix products,
+            rather than sums of its rows in two floats.
+    """
+
+    plain_products: ClassVar[bool]
 
     @property
     def losses(self) -> jax.Array | None:
@@ -28,13 +36,15 @@ class ChunkGrads(Protocol):
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
 
-    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
 
 
 @dataclass(frozen=True)
 class MaterialisedChunk:
     """Gradients as a pytree with a leading axis of rows; what vmap gives."""
+
+    plain_products: ClassVar[bool] = False
 
     grads: Any
     losses: jax.Array | None
@@ -45,13 +55,13 @@ class MaterialisedChunk:
         leaves = jax.tree.leaves(self.grads)
         return row_norms(leaves, groups.of_leaf, len(groups.names), self.real)
 
-    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
         leaves, treedef = jax.tree.flatten(self.grads)
         keep = self.real & jnp.isfinite(norms[:, 0])
         columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
         sums = _weighted_sums(leaves, columns, keep, norms)
-        return jax.tree.unflatten(treedef, sums)
+        return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
         """Applies `fn` to every example's gradient; a row that is not finite stays so."""
@@ -68,8 +78,8 @@ class MaterialisedChunk:
 @jax.jit  # an eager caller would recompile a bare cond each time
 def _weighted_sums(
     leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array, norms: jax.Array
-) -> list[jax.Array]:
-    def sums(rows: list[jax.Array]) -> list[jax.Array]:
-        return jax.tree.map(weighted_rows, columns, rows)
+) -> list[TwoFloat]:
+    def sums(rows: list[jax.Array]) -> list[TwoFloat]:
+        return jax.tree.map(weighted_row_sum, columns, rows)
 
     return over_clean_rows(sums, leaves, keep, norms)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import accumulation_dtype, combined_norm, norms_of
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.shards import varying_zero
+from dpjax.gradients.twofloat import TwoFloat
 
 __all__ = ["GhostChunk", "Weighted", "Work", "program_of"]
 
@@ -35,6 +36,8 @@ class GhostChunk:
         leaf_norms: (k, leaves).
     """
 
+    plain_products: ClassVar[bool] = True
+
     losses: jax.Array
     real: jax.Array
     leaf_norms: jax.Array
@@ -51,11 +54,12 @@ class GhostChunk:
         norms = jnp.stack(columns, axis=-1)
         return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
-    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
         keep = self.real & jnp.isfinite(norms[:, 0])
         sums = self._weighted(jnp.where(keep[:, None], weights, 0), norms, keep, groups)
-        return jax.tree.unflatten(self._treedef, sums)
+        total = jax.tree.unflatten(self._treedef, sums)
+        return TwoFloat(total, jax.tree.map(jnp.zeros_like, total))
 
 
 @dataclass(frozen=True)
