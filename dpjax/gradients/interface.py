@@ -1,6 +1,5 @@
 """Per-example gradients as an opaque object: norms and weighted sums, however they are computed."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -138,7 +137,7 @@ class PerExampleGrads:
             (2.0, 1.0)
         """
         index = group_index(groups, self._like)
-        plain_products: set[bool] = set()  # an engine may choose per program, when it is traced
+        figures: list[float] = []  # known when the engine has traced the loss
 
         def body(chunk: ChunkGrads, start: Any) -> Any:
             norms = chunk.norms(index)
@@ -150,18 +149,17 @@ class PerExampleGrads:
             leaves, treedef = jax.tree.flatten(statistics)
             sums = [row_sum(_zero_padding(leaf, chunk.real)) for leaf in leaves]
             halves = zip(*sums, strict=True) if sums else ((), ())
-            plain_products.add(chunk.plain_products)
+            figures.append(chunk.rerounding(self._rows.size))
             return TwoFloat(
                 *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
             )
 
         (gradient, statistic), (gradient_low, statistic_low) = self._sum(body)
-        rerounding = _rerounding(self._rows) if any(plain_products) else 0.0
         return BatchSums(
             TwoFloat(gradient, gradient_low),
             TwoFloat(statistic, statistic_low),
             self._rows.size,
-            rerounding,
+            max(figures),
         )
 
     def __contains__(self, name: object) -> bool:
@@ -233,11 +231,6 @@ def _kept_sum(
 ) -> TwoFloat:
     finite = jnp.where(jnp.isfinite(weights), weights, 0)
     return chunk.weighted_sum(finite, norms, index)
-
-
-def _rerounding(rows: Rows) -> float:
-    """Returns the figure for matrix products over chunks; see docs/threat-model.md."""
-    return 2.0**-23 * rows.chunk * math.sqrt(rows.size)
 
 
 def _zero_padding(tree: Any, real: jax.Array) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,7 @@ __all__ = ["ChunkGrads", "MaterialisedChunk"]
 
 
 class ChunkGrads(Protocol):
-    """What an engine gives for the examples of one chunk.
-
-    Attributes:
-        plain_products: whether weighted sums over the chunk are plain float32 matrix products,
-            rather than sums of its rows in two floats.
-    """
-
-    plain_products: ClassVar[bool]
+    """What an engine gives for the examples of one chunk."""
 
     @property
     def losses(self) -> jax.Array | None:
@@ -39,12 +32,19 @@ class ChunkGrads(Protocol):
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
 
+    def rerounding(self, rows: int) -> float:
+        """Returns how far one more row can move the weighted sum by rounding the others anew.
+
+        In units of the longest ``weights[i] * g_i``; 0 where that is below 1e-9.
+
+        Args:
+            rows: the number of rows in all chunks, which are like this one.
+        """
+
 
 @dataclass(frozen=True)
 class MaterialisedChunk:
     """Gradients as a pytree with a leading axis of rows; what vmap gives."""
-
-    plain_products: ClassVar[bool] = False
 
     grads: Any
     losses: jax.Array | None
@@ -62,6 +62,11 @@ class MaterialisedChunk:
         columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
         sums = _weighted_sums(leaves, columns, keep, norms)
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
+
+    def rerounding(self, rows: int) -> float:
+        """Returns 0: rows are added in two floats."""
+        del rows
+        return 0.0
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
         """Applies `fn` to every example's gradient; a row that is not finite stays so."""
