@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
+from dpjax.batch_sums import ClippedSum
 from dpjax.devices import summed_over_devices
 from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum, batch_sum, cast_like
+from dpjax.privatize import batch_sum, cast_like
 
 __all__ = ["AutoDpState", "auto_dp_as_printed_sum", "auto_dp_as_printed_transformation"]
 
@@ -48,7 +49,7 @@ def auto_dp_as_printed_transformation(
         updates: Any, state: AutoDpState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, AutoDpState]:
         total = batch_sum(updates, mask, params, lambda g: auto_dp_as_printed_sum(mechanism, g))
-        total = summed_over_devices(total, axis_name, state.key)
+        total = summed_over_devices(total, axis_name, state.key, limits=None)
         step_key = noise.fold(state.key, state.step)
         std = mechanism.sigma(state.step) * total.statistic[0] / batch_size
         z = noise.standard_normal(noise.stream(step_key, "noise/gradient"), total.gradient)
@@ -68,4 +69,4 @@ def auto_dp_as_printed_sum(mechanism: Mechanism, grads: Any, mask: Any = None) -
         weights = mechanism.rule.weight(norms, 1.0)
         return weights, jnp.where(weights > 0, weights * norms, 0.0)[:, None]
 
-    return ClippedSum(*grads.aggregate(scaled))
+    return ClippedSum.of(grads.aggregate(scaled))

@@ -1,7 +1,6 @@
 """Mechanism -> optax transformation: per-example gradients in, one private gradient out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -10,13 +9,13 @@ import optax
 
 from dpjax import _checks, noise
 from dpjax._states import find_state
-from dpjax.devices import summed_over_devices
+from dpjax.batch_sums import ClippedSum
+from dpjax.devices import Limits, summed_over_devices
 from dpjax.gradients import PerExampleGrads, as_per_example_grads, combined_norm, group_index
 from dpjax.mechanism import Mechanism
 from dpjax.thresholds import Threshold, ThresholdContext
 
 __all__ = [
-    "ClippedSum",
     "PrivatizeState",
     "Released",
     "batch_sum",
@@ -37,7 +36,8 @@ class Released(NamedTuple):
 
     Attributes:
         threshold: C_t, a scalar, or (G,) with a threshold for each group.
-        bound: the L2 bound of one example's contribution.
+        bound: the L2 bound of how far one example moves the sum: that of its contribution, enlarged
+            where the engine's sums round the other examples anew.
         sigma: the total, accounted noise multiplier.
         sigma_gradient: the gradient's own noise multiplier sigma_T.
     """
@@ -62,24 +62,6 @@ class PrivatizeState(NamedTuple):
     key: jax.Array
     threshold: Any
     released: Released
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class ClippedSum:
-    """Part of a logical batch, scaled and summed but not yet noised; private. Parts add with +.
-
-    Attributes:
-        gradient: ``sum_i w_i g_i``.
-        statistic: ``sum_i s_i``, (m,); (0,) without a statistic.
-    """
-
-    gradient: Any
-    statistic: jax.Array
-
-    def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """Returns the sum over both parts."""
-        return jax.tree.map(jnp.add, self, other)
 
 
 def privatize(
@@ -139,14 +121,18 @@ def privatize(
         updates: Any, state: PrivatizeState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, PrivatizeState]:
         total = batch_sum(updates, mask, params, lambda g: clipped_sum(mechanism, g, state))
-        total = summed_over_devices(total, axis_name, state.key)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
+        sensitivity = mechanism.threshold.sensitivity if mechanism.adaptive else 0.0
+        total = summed_over_devices(
+            total, axis_name, state.key, Limits(released.bound, sensitivity)
+        )
+        released = released._replace(bound=released.bound * (1.0 + total.rerounding))
         step_key = noise.fold(state.key, state.step)
         noisy = noise.release(
             noise.stream(step_key, "noise/gradient"),
             total.gradient,
-            jax.tree.map(jnp.zeros_like, total.gradient),
+            total.gradient_low,
             released.sigma_gradient * released.bound,
         )
         mean = jax.tree.map(lambda leaf: leaf / batch_size, noisy)
@@ -161,7 +147,7 @@ def privatize(
         noisy = noise.release(
             noise.stream(step_key, "noise/statistic"),
             total.statistic,
-            jnp.zeros_like(total.statistic),
+            total.statistic_low,
             sigma_s * mechanism.threshold.sensitivity,
         )
         context = ThresholdContext(
@@ -210,7 +196,7 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
             return weights, statistic.astype(jnp.float32)
         return weights, jnp.zeros((flat.shape[0], 0))
 
-    return ClippedSum(*grads.aggregate(contribution, groups=groups))
+    return ClippedSum.of(grads.aggregate(contribution, groups=groups))
 
 
 def batch_sum(

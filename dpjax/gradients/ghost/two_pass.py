@@ -39,7 +39,8 @@ def ghost_two_pass_engine(
     for block in work.blocks:
         found = _norms(work, block)
         norms.update({leaf: found[:, i] for i, leaf in enumerate(block.leaves)})
-    return work.chunk_of(norms, _second_pass(work))
+    unformed = [block for block in work.blocks if _summed_at_site(block)]
+    return work.chunk_of(norms, _second_pass(work), unformed)
 
 
 def _norms(work: Work, block: Block) -> jax.Array:
