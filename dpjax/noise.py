@@ -10,7 +10,10 @@ import jax.numpy as jnp
 
 from dpjax import _threefry
 
-__all__ = ["add_gaussian", "checked_key", "sigma_gradient", "stream"]
+__all__ = ["DEFINITION", "add_gaussian", "checked_key", "sigma_gradient", "stream"]
+
+DEFINITION = "jax.random.normal"
+"""The name of how bits become noise. It changes whenever a key would draw other noise."""
 
 _PIECE = 2**20  # about how many numbers are drawn together
 
