@@ -23,6 +23,8 @@ from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.methods import Method
 from dpjax.privatize import PrivatizeState, Released, clipped_sum, privatize
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ClippedSum",
     "Explanation",
@@ -32,6 +34,7 @@ __all__ = [
     "PerExampleGrads",
     "PrivatizeState",
     "Released",
+    "__version__",
     "accounting",
     "clipped_sum",
     "explain",

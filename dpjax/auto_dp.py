@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
+from dpjax._states import repr_without_keys
 from dpjax.batch_sums import ClippedSum
 from dpjax.devices import summed_over_devices
 from dpjax.gradients import as_per_example_grads
@@ -21,6 +22,10 @@ class AutoDpState(NamedTuple):
 
     step: jax.Array
     key: jax.Array
+
+    def __repr__(self) -> str:
+        """Shows all but the key."""
+        return repr_without_keys(self)
 
 
 def auto_dp_as_printed_transformation(
@@ -38,7 +43,7 @@ def auto_dp_as_printed_transformation(
 
     Reference: Auto DP-SGD, algorithms 1 and 2.
     """
-    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
+    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
     root = noise.checked_key(key)
 
     def init(params: Any) -> AutoDpState:

@@ -33,8 +33,8 @@ __all__ = [
 Tree = TypeVar("Tree")
 Words = tuple[jax.Array, jax.Array]
 
-DEFINITION = "threefry2x32-20, Box-Muller of 128 bits, grid of sigma / 16"
-"""What the noise is made of; a run that was begun with another definition is not resumed."""
+DEFINITION = "threefry2x32-boxmuller128-grid16"
+"""The name of how a key becomes noise. It changes whenever a key would draw other noise."""
 
 SUPPORT = math.sqrt(2 * 97 * math.log(2))
 """The largest standard normal that can be drawn, 11.6: its radius comes from 2^-97."""
@@ -71,10 +71,7 @@ _LOG = (
     -0.07860215081839503,
 )
 _SQRT_HALF_BITS = 0x3F3504F3  # float32 of sqrt(1/2)
-_LOG2 = (
-    0.693359375,
-    -2.12194440e-4,
-)  # in two parts: products of the first with exponents are exact
+_LOG2 = (0.693359375, -2.12194440e-4)  # two parts: the first times an exponent is exact
 
 
 def checked_key(key: chex.PRNGKey | None) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
-from dpjax._states import find_state
+from dpjax._states import find_state, repr_without_keys
 from dpjax.batch_sums import ClippedSum
 from dpjax.devices import Limits, summed_over_devices
 from dpjax.gradients import PerExampleGrads, as_per_example_grads, combined_norm, group_index
@@ -63,6 +63,10 @@ class PrivatizeState(NamedTuple):
     threshold: Any
     released: Released
 
+    def __repr__(self) -> str:
+        """Shows all but the key."""
+        return repr_without_keys(self)
+
 
 def privatize(
     mechanism: Mechanism,
@@ -79,7 +83,7 @@ def privatize(
 
     Args:
         mechanism: what runs, and what is accounted.
-        expected_batch_size: B, a public constant, > 0.
+        expected_batch_size: B, a public constant, at least 1.
         key: a JAX random key; there is no default.
         axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split: one sum over
             them, then the same noise on every device.
@@ -106,7 +110,7 @@ def privatize(
         raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism")
     if mechanism.rule.no_bound is not None:
         raise ValueError(f"rule = {mechanism.rule!r} has no bound: {mechanism.rule.no_bound}")
-    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
+    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
     sigma_s = mechanism.sigma_statistic(batch_size)
     root = noise.checked_key(key)
 

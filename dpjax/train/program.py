@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
-from dpjax._states import find_state
+from dpjax._states import find_state, repr_without_keys
 from dpjax.auto_dp import AutoDpState
 from dpjax.gradients import PerExampleGrads, per_example_grads
 from dpjax.methods import Method
@@ -50,6 +50,10 @@ class TrainState(NamedTuple):
     opt_state: Any
     key: jax.Array
     vary: Mapping[str, jax.Array]
+
+    def __repr__(self) -> str:
+        """Shows all but the keys."""
+        return repr_without_keys(self)
 
 
 @dataclass(frozen=True)
