@@ -158,6 +158,8 @@ def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
 def wide(x: jax.Array) -> jax.Array:
     """Returns numbers with a gradient in a dtype for sums, and anything else as it is."""
+    if is_differentiable(x) and x.dtype != accumulation_dtype(x):
+        x = jax.lax.optimization_barrier(x)
     return x.astype(accumulation_dtype(x)) if is_differentiable(x) else x
 
 
