@@ -12,6 +12,7 @@ from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_b
 from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
 from dpjax.gradients.interface import PerExampleGrads
 from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
+from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import Rows, batch_rows, gathered_rows, leading_size
 from dpjax.gradients.shards import varying, varying_zero
 from dpjax.gradients.vmap import vmap_engine
@@ -121,7 +122,7 @@ def as_per_example_grads(grads: Any, mask: Any = None, params: Any = None) -> Pe
             f"in front of each parameter, shaped {_shapes_only(params)}"
         )
     _check_params(like)
-    rows = batch_rows(grads, mask, None)
+    rows = batch_rows(settled(grads), mask, None)
     return PerExampleGrads(
         lambda part: MaterialisedChunk(part.examples, None, part.real), rows, like
     )

@@ -1,6 +1,6 @@
 """Whether a derivative is linear in its cotangent; a `custom_vjp` may have one that is not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from dpjax.gradients.jaxprs import called_program, evaluate, is_differentiable
+from dpjax.gradients.jaxprs import called_program, evaluate, inner_programs, is_differentiable
 
 __all__ = ["has_linear_derivative"]
 
@@ -79,15 +79,7 @@ def _is_custom(eqn: Any) -> bool:
     """Says whether an equation is, or holds, a function with a derivative of its own."""
     if eqn.primitive.name.startswith("custom_") or eqn.primitive.name == "linear_call":
         return True
-    return any(_is_custom(inner) for jaxpr in _programs(eqn) for inner in jaxpr.eqns)
-
-
-def _programs(eqn: Any) -> Iterator[core.Jaxpr]:
-    for value in eqn.params.values():
-        for one in value if isinstance(value, list | tuple) else (value,):
-            jaxpr = getattr(one, "jaxpr", one)
-            if isinstance(jaxpr, core.Jaxpr):
-                yield jaxpr
+    return any(_is_custom(inner) for jaxpr in inner_programs(eqn) for inner in jaxpr.eqns)
 
 
 def _kinds(jaxpr: core.Jaxpr, kinds: Sequence[_Kind]) -> list[_Kind]:

@@ -18,6 +18,7 @@ __all__ = ["FAST", "FEW", "NAMES", "get"]
 CONVOLUTIONS = ("strided", "explicit_padding", "dilated", "transposed_dilated_strided", "grouped")
 CONVOLUTIONS += ("depthwise_multiplied", "few_positions_many_channels", "one_dimension_causal")
 CONVOLUTIONS += ("three_dimensions", "mixed_layout", "several_frames", "shared_by_two_layers")
+CONVOLUTIONS += ("without_pixels",)
 TOGETHER = {
     "convolutions": [f"conv_{name}" for name in CONVOLUTIONS],
     "contractions": [name for name in BUILDERS if name.startswith("einsum_")],
