@@ -39,7 +39,10 @@ def per_example_grads(
             weighted sums without forming those that are dear, close to the cost of an ordinary
             gradient; "ghost_two_pass" in the least memory, with a second pass over the examples;
             "auto" is the one of "vmap" and "ghost" that is estimated to cost less. `dpjax.explain`
-            says what would be done. All give the same gradients.
+            says what would be done. All give the same gradients, to float32 rounding; where the
+            parameters or the loss are in half precision, clipped gradients agree to 2 eps of the
+            bound (1.6e-2 in bfloat16, 2e-3 in float16), and none exceeds its bound by more than in
+            float32.
         chunk: rows per pass; None takes all at once. Memory is that of `chunk` gradients.
 
     Returns:

@@ -23,7 +23,7 @@ from tests.gradients.ghost.random_programs import case_of
 SLACK = 2e-7
 # In units of the bound and of the dtype's eps: how far apart the engines' contributions are, and
 # how far each is from the float64 gradient of the rounded parameters and rows, clipped alike. The
-# first is stated in docs/engines.md and by per_example_grads; the second is the loss's own rounding.
+# first is stated in docs/engines.md and by per_example_grads; the second is the loss's own.
 APART, OFF = 2, 8
 
 
