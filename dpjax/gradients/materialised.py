@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.masking import over_clean_rows
-from dpjax.gradients.norms import row_norms
+from dpjax.gradients.norms import row_norms, settled
 from dpjax.gradients.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "MaterialisedChunk"]
@@ -76,7 +76,7 @@ class MaterialisedChunk:
         def marked(leaf: jax.Array) -> jax.Array:
             return jnp.where(finite.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, jnp.nan)
 
-        mapped = jax.tree.map(marked, jax.vmap(fn)(self.grads))
+        mapped = settled(jax.tree.map(marked, jax.vmap(fn)(self.grads)))
         return MaterialisedChunk(mapped, self.losses, self.real)
 
 

@@ -21,7 +21,7 @@ from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.shards import varying_zero
 from dpjax.gradients.twofloat import TwoFloat
 
-__all__ = ["GhostChunk", "Weighted", "Work", "program_of"]
+__all__ = ["GhostChunk", "Weighted", "Work", "group_norms", "program_of"]
 
 # From the weights and norms of rows by group, and which rows to keep, to the sum for each leaf.
 Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
@@ -48,13 +48,7 @@ class GhostChunk:
 
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
-        members = [
-            [i for i, group in enumerate(groups.of_leaf) if group == j]
-            for j in range(len(groups.names))
-        ]
-        columns = [combined_norm(self.leaf_norms[:, jnp.array(mine)]) for mine in members]
-        norms = jnp.stack(columns, axis=-1)
-        return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
+        return group_norms(self.leaf_norms, groups)
 
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
@@ -127,16 +121,19 @@ class Work:
             weighted: the weighted sum.
             unformed: the blocks that it sums without forming gradients.
         """
-        zero = jnp.zeros_like(self.passed.losses, accumulation_dtype(self.passed.losses))
-        columns = [norms.get(i, zero) for i in range(len(self.leaves))]
         return GhostChunk(
             self.passed.losses,
             self.real,
-            jnp.stack(columns, axis=-1),
+            self.leaf_norms(norms),
             any(map(_several_terms, unformed)),
             weighted,
             self.treedef,
         )
+
+    def leaf_norms(self, norms: dict[int, jax.Array]) -> jax.Array:
+        """Returns (k, leaves) norms of all leaves; zero for one that meets no data."""
+        zero = jnp.zeros_like(self.passed.losses, accumulation_dtype(self.passed.losses))
+        return jnp.stack([norms.get(i, zero) for i in range(len(self.leaves))], axis=-1)
 
     def every_leaf(self, sums: dict[int, jax.Array]) -> list[jax.Array]:
         """Returns the sums of all leaves; zero for one that meets no data."""
@@ -149,6 +146,17 @@ class Work:
 def _several_terms(block: Block) -> bool:
     site = block.sites[0]
     return site.product is None or site.sizes[1] > 1
+
+
+def group_norms(leaf_norms: jax.Array, groups: GroupIndex) -> jax.Array:
+    """Returns (k, G) norms from (k, leaves); a row that is not finite is +inf in all groups."""
+    members = [
+        [i for i, group in enumerate(groups.of_leaf) if group == j]
+        for j in range(len(groups.names))
+    ]
+    columns = [combined_norm(leaf_norms[:, jnp.array(mine)]) for mine in members]
+    norms = jnp.stack(columns, axis=-1)
+    return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
 
 def program_of(loss_fn: Callable[..., jax.Array], params: Any, data: Any) -> Program:

@@ -42,6 +42,7 @@ def gradients(case: Case, batch):
     [
         ("ghost", "conv_network"),
         ("ghost", "model_lstm"),
+        ("ghost", "nonlinear_derivative_between_two_loops"),
         pytest.param("ghost_two_pass", "conv_network", marks=pytest.mark.slow),
         pytest.param("ghost_two_pass", "model_lstm", marks=pytest.mark.slow),
     ],
