@@ -147,6 +147,24 @@ def test_no_correlation_across_leaves_steps_and_keys():
     assert correlation(drawn[0]["w"], again[0]["w"]) > 100  # the same key: the same noise
 
 
+@pytest.mark.parametrize("size", [0.0, 1.0, 1000.3])
+def test_the_grid_is_the_same_whatever_the_sum(size):
+    """Every release, of gradient and statistic, is a multiple of the power of two below std / 16."""
+    mechanism = dpjax.Mechanism(
+        rules.abadi(), recorder(thresholds.quantile(target=0.5)), noise_multiplier=1.5
+    )
+    tx = dpjax.privatize(mechanism, 64, jax.random.key(0))
+    rows = jnp.full((64, 400), size) * jnp.linspace(0, 1, 400)
+    update, state = jax.jit(tx.update)(rows, tx.init(jnp.zeros(400)))
+    for released, std in (
+        (np.float64(update) * 64, float(state.released.sigma_gradient)),
+        (np.float64(state.threshold.noisy), 64 / 20),
+    ):
+        unit = 2.0 ** np.floor(np.log2(std / 16))
+        assert np.all(released / unit == np.round(released / unit))
+        assert np.any(released / (2 * unit) != np.round(released / (2 * unit)))  # no coarser
+
+
 class RecorderState(NamedTuple):
     inner: object
     noisy: jax.Array
