@@ -11,6 +11,7 @@ from dpjax import (
     testing,
     thresholds,
 )
+from dpjax.batch_sums import ClippedSum
 from dpjax.gradients import (
     Explanation,
     PerExampleGrads,
@@ -20,7 +21,9 @@ from dpjax.gradients import (
 )
 from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.methods import Method
-from dpjax.privatize import ClippedSum, PrivatizeState, Released, clipped_sum, privatize
+from dpjax.privatize import PrivatizeState, Released, clipped_sum, privatize
+
+__version__ = "0.1.0"
 
 __all__ = [
     "ClippedSum",
@@ -31,6 +34,7 @@ __all__ = [
     "PerExampleGrads",
     "PrivatizeState",
     "Released",
+    "__version__",
     "accounting",
     "clipped_sum",
     "explain",

@@ -12,6 +12,7 @@ from typing import Any
 __all__ = [
     "LARGEST",
     "SMALLEST",
+    "batch_size",
     "choice",
     "finite",
     "fraction",
@@ -77,6 +78,20 @@ def normal(field: str, value: Any, *, zero: bool = False) -> float:
             "float32 has room"
         )
     return number
+
+
+def batch_size(field: str, value: Any) -> float:
+    """Returns an expected batch size as a float that is at least 1.
+
+    >>> batch_size("expected_batch_size", 0.1)
+    Traceback (most recent call last):
+    ...
+    ValueError: expected_batch_size = 0.1: expected a number >= 1: examples, not a sampling rate
+    """
+    if _is_real(value) and not value >= 1:
+        rate = ": examples, not a sampling rate" if 0 < value < 1 else ""
+        raise ValueError(f"{field} = {_shown(value)}: expected a number >= 1{rate}")
+    return normal(field, value)
 
 
 def non_negative(field: str, value: Any) -> float:

@@ -1,10 +1,11 @@
-"""Finding one transformation's state inside the state of a whole optax chain."""
+"""Finding one transformation's state inside the state of a whole optax chain; printing states."""
 
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-__all__ = ["find_state"]
+__all__ = ["find_state", "repr_without_keys"]
 
 S = TypeVar("S")
 
@@ -25,3 +26,28 @@ def find_state(opt_state: Any, kind: type[S]) -> S:
             "state that tx.init or tx.update returned"
         )
     return found[0]
+
+
+class _Private:
+    def __repr__(self) -> str:
+        return "<private>"
+
+
+def repr_without_keys(state: Any) -> str:
+    """Returns the repr of a named tuple with every random key in it hidden.
+
+    Whoever has the key of a run can subtract its noise, and what is printed ends up in logs.
+
+    >>> from collections import namedtuple
+    >>> repr_without_keys(namedtuple("State", "step key")(3, jax.random.key(0)))
+    'State(step=3, key=<private>)'
+    """
+
+    def hidden(leaf: Any) -> Any:
+        dtype = getattr(leaf, "dtype", None)
+        is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        return _Private() if is_key else leaf
+
+    values = zip(state._fields, state, strict=True)
+    shown = [f"{name}={jax.tree.map(hidden, value)!r}" for name, value in values]
+    return f"{type(state).__name__}({', '.join(shown)})"

@@ -10,9 +10,10 @@ import optax
 from dpjax import _checks
 from dpjax._record import Record
 from dpjax._states import find_state
+from dpjax.batch_sums import ClippedSum
 from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum, PrivatizeState, batch_sum, cast_like, clipped_sum, privatize
+from dpjax.privatize import PrivatizeState, batch_sum, cast_like, clipped_sum, privatize
 
 __all__ = ["AdaClipState", "adaclip"]
 

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
+from dpjax._states import repr_without_keys
+from dpjax.batch_sums import ClippedSum
 from dpjax.devices import summed_over_devices
 from dpjax.gradients import as_per_example_grads
 from dpjax.mechanism import Mechanism
-from dpjax.privatize import ClippedSum, batch_sum, cast_like
+from dpjax.privatize import batch_sum, cast_like
 
 __all__ = ["AutoDpState", "auto_dp_as_printed_sum", "auto_dp_as_printed_transformation"]
 
@@ -20,6 +22,10 @@ class AutoDpState(NamedTuple):
 
     step: jax.Array
     key: jax.Array
+
+    def __repr__(self) -> str:
+        """Shows all but the key."""
+        return repr_without_keys(self)
 
 
 def auto_dp_as_printed_transformation(
@@ -37,7 +43,7 @@ def auto_dp_as_printed_transformation(
 
     Reference: Auto DP-SGD, algorithms 1 and 2.
     """
-    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
+    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
     root = noise.checked_key(key)
 
     def init(params: Any) -> AutoDpState:
@@ -48,10 +54,11 @@ def auto_dp_as_printed_transformation(
         updates: Any, state: AutoDpState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, AutoDpState]:
         total = batch_sum(updates, mask, params, lambda g: auto_dp_as_printed_sum(mechanism, g))
-        total = summed_over_devices(total, axis_name, state.key)
-        step_key = jax.random.fold_in(state.key, state.step)
+        total = summed_over_devices(total, axis_name, state.key, limits=None)
+        step_key = noise.fold(state.key, state.step)
         std = mechanism.sigma(state.step) * total.statistic[0] / batch_size
-        noisy = noise.add_gaussian(noise.stream(step_key, "noise/gradient"), total.gradient, std)
+        z = noise.standard_normal(noise.stream(step_key, "noise/gradient"), total.gradient)
+        noisy = jax.tree.map(lambda g, z: g + std * z, total.gradient, z)
         mean = jax.tree.map(lambda g: g / batch_size, noisy)
         state = AutoDpState(optax.safe_increment(state.step), state.key)
         return cast_like(mean, params, updates), state
@@ -67,4 +74,4 @@ def auto_dp_as_printed_sum(mechanism: Mechanism, grads: Any, mask: Any = None) -
         weights = mechanism.rule.weight(norms, 1.0)
         return weights, jnp.where(weights > 0, weights * norms, 0.0)[:, None]
 
-    return ClippedSum(*grads.aggregate(scaled))
+    return ClippedSum.of(grads.aggregate(scaled))

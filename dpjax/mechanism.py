@@ -36,8 +36,8 @@ class Guarantee:
 # Thresholds at which bounds, weights and noise are normal float32 numbers with room to spare.
 _SMALLEST, _LARGEST = _checks.SMALLEST, _checks.LARGEST
 
-# The noise's standard deviation, sigma times the bound, as float32 holds it.
-_LEAST_NOISE, _MOST_NOISE = 1e-37, 1e37
+# The noise's standard deviation, sigma times the bound, as float32 holds it and its grid.
+_LEAST_NOISE, _MOST_NOISE = 1e-36, 1e37
 
 
 class _MechanismRecord(Record):

@@ -1,102 +1,293 @@
-"""Gaussian noise in float32, its keys, and the split of sigma between gradient and statistic."""
+"""Random bits, Gaussian noise with its whole tail, and its release on a public grid.
 
-import itertools
-import zlib
+One definition of bits serves noise and sampling: Threefry-2x32 with 20 rounds, evaluated at
+counters (Salmon et al., Random123, 2011). No flag and no version of JAX changes them.
+docs/noise.md says how the noise is made, and what it does and does not protect against.
+"""
+
+import hashlib
+import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dpjax import _threefry
+__all__ = [
+    "DEFINITION",
+    "SUPPORT",
+    "checked_key",
+    "fold",
+    "grid_unit",
+    "on_grid",
+    "random_words",
+    "release",
+    "sigma_gradient",
+    "standard_normal",
+    "stream",
+]
 
-__all__ = ["add_gaussian", "checked_key", "sigma_gradient", "stream"]
+Tree = TypeVar("Tree")
+Words = tuple[jax.Array, jax.Array]
 
-_PIECE = 2**20  # about how many numbers are drawn together
+DEFINITION = "threefry2x32-boxmuller128-grid16"
+"""The name of how a key becomes noise. It changes whenever a key would draw other noise."""
+
+SUPPORT = math.sqrt(2 * 97 * math.log(2))
+"""The largest standard normal that can be drawn, 11.6: its radius comes from 2^-97."""
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+# Leaves of at least this size are drawn in their own shape, so that each device draws its own part
+# of a sharded one. Smaller ones are drawn together, in rows of this many numbers: a loop for each
+# would take long to compile.
+_OWN_DRAW = 2**16
+_ROW = 128
+
+_LARGEST_LEAF = 2**39  # 8 bits of the first counter word and 31 of the second
+_MOST_LEAVES = 2**24
+
+# sin(pi/2 g) = g P(g^2) on [0, 1], relative error 5.3e-9.
+_SINE = (
+    1.5707963184477016,
+    -0.6459637105998557,
+    0.079689678947711,
+    -0.004673766612126756,
+    0.00015148513055898656,
+)
+# log(1 + f) = f - f^2 / 2 + f^3 P(f) for 1 + f in [sqrt(1/2), sqrt(2)], relative error 5.9e-9.
+_LOG = (
+    0.3333331672937103,
+    -0.25000809000124163,
+    0.2000228600674573,
+    -0.1662459625484266,
+    0.14181213384010238,
+    -0.13128402647144047,
+    0.1288140795041182,
+    -0.07860215081839503,
+)
+_SQRT_HALF_BITS = 0x3F3504F3  # float32 of sqrt(1/2)
+_LOG2 = (0.693359375, -2.12194440e-4)  # two parts: the first times an exponent is exact
 
 
-def checked_key(key: Any) -> jax.Array:
+def checked_key(key: chex.PRNGKey | None) -> jax.Array:
     """Returns `key` as a typed threefry key, or refuses it.
 
     Noise needs a key that somebody chose: there is no default. Other generators than threefry are
-    refused because under vmap they need not give independent draws.
+    refused because their keys mean nothing to the definition of bits here.
 
-    >>> checked_key(None)
-    Traceback (most recent call last):
-    ...
-    TypeError: key = None: expected a JAX random key, for instance jax.random.key(seed)
+    Args:
+        key: a typed key, or the two uint32 words of an older one.
+
+    Raises:
+        TypeError: if it is no JAX key.
+        ValueError: if it is several keys, or the key of another generator.
+
+    Example:
+        >>> checked_key(None)
+        Traceback (most recent call last):
+        ...
+        TypeError: key = None: expected a JAX random key, for instance jax.random.key(seed)
     """
     dtype = getattr(key, "dtype", None)
-    if dtype == jnp.uint32 and key.shape[-1:] == (2,):
-        return jax.random.wrap_key_data(key, impl="threefry2x32")
-    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if dtype == jnp.uint32 and getattr(key, "shape", ())[-1:] == (2,):
+        key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
+    elif dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
             f"key = {key!r}: expected a JAX random key, for instance jax.random.key(seed)"
         )
-    if key.shape != ():
-        raise ValueError(f"key has shape {key.shape}: expected a single key")
-    if (name := str(jax.random.key_impl(key))) != "threefry2x32":
+    typed: jax.Array = key  # type: ignore[assignment]
+    if typed.shape != ():
+        raise ValueError(f"key has shape {typed.shape}: expected a single key")
+    if (name := str(jax.random.key_impl(typed))) != "threefry2x32":
         raise ValueError(f"key is of the generator {name!r}: expected 'threefry2x32'")
-    return key
+    return typed
+
+
+def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
+    """Returns the key ``E_key(0, number)``, with E the block cipher of `random_words`.
+
+    It is what `jax.random.fold_in` gives for a threefry key.
+
+    Args:
+        key: a threefry key.
+        number: an integer, possibly traced; modulo 2^32.
+
+    Example:
+        >>> key = jax.random.key(3)
+        >>> bool(fold(key, 5) == jax.random.fold_in(key, 5))
+        True
+    """
+    known = isinstance(number, int | np.integer)
+    low = jnp.uint32(int(number) % 2**32) if known else jnp.asarray(number).astype(jnp.uint32)
+    words = random_words(key, jnp.zeros_like(low), low)
+    return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
 
 
 def stream(key: jax.Array, name: str) -> jax.Array:
     """Returns the key of a named stream: sampling, initialisation, dropout, noise never share one.
 
-    >>> import jax
-    >>> root = jax.random.key(0)
-    >>> bool(stream(root, "noise/gradient") == stream(root, "noise/statistic"))
-    False
+    Args:
+        key: the key that all streams derive from.
+        name: the stream's name; the first 32 bits of its SHA-256 are folded into the key.
+
+    Example:
+        >>> root = jax.random.key(0)
+        >>> bool(stream(root, "noise/gradient") == stream(root, "noise/statistic"))
+        False
     """
-    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+    return fold(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
 
 
-def add_gaussian(key: jax.Array, tree: Any, std: Any) -> Any:
-    """Returns ``tree + std * N(0, I)``, drawn in float32 or wider.
+def random_words(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
+    """Returns Threefry-2x32-20 of the counter block (high, low): two uniform words each.
 
-    One draw covers all leaves, end to end in the order of ``jax.tree.leaves``.
+    Args:
+        key: a threefry key.
+        high: uint32, the block's first word.
+        low: uint32, the block's second word; it and `high` broadcast.
+
+    Example:
+        >>> zero = jnp.uint32(0)
+        >>> words = random_words(jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32)), zero, zero)
+        >>> [f"{int(word):08x}" for word in words]  # Random123's known answer
+        ['6b200159', '99ba4efe']
+
+    Reference: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011,
+    https://doi.org/10.1145/2063384.2063405
+    """
+    data = jax.random.key_data(key)
+    keys = (data[0], data[1], data[0] ^ data[1] ^ jnp.uint32(_PARITY))
+    a, b = high + keys[0], low + keys[1]
+    for i in range(5):
+        for rotation in _ROTATIONS[i % 2]:
+            a = a + b
+            b = a ^ ((b << jnp.uint32(rotation)) | (b >> jnp.uint32(32 - rotation)))
+        a, b = a + keys[(i + 1) % 3], b + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+    return a, b
+
+
+def standard_normal(key: jax.Array, like: Tree) -> Tree:
+    """Returns standard normals shaped like a tree, in float32, or float64 for float64 leaves.
+
+    ``z = sqrt(-2 ln u) sin(pi/2 g)`` with a random sign: u from 96 bits and g from 31, each in the
+    middle of its cell. A normal is a function of (key, leaf, index within the leaf) alone, whatever
+    the sharding: leaf j at row-major index i reads the counter blocks ``(2^8 j + (2i >> 32), 2i)``
+    and the one after it.
+
+    The law. ``|z| <= SUPPORT`` (11.6), symmetric, never 0. The map from bits to z is accurate to a
+    few units in the last place on every platform: logarithm and sine are polynomials here, and only
+    the square root is the platform's own. So ``P(|Z| > t)`` is right to 1e-5 up to 7 sigma, where
+    `jax.random.normal` ends at -5.42 and 5.22. Between 0 and SUPPORT the law is discrete: that of
+    float32 numbers.
+
+    Args:
+        key: the key of this one draw.
+        like: pytree of floating-point arrays, of which shape and dtype are read.
+
+    Raises:
+        ValueError: for a leaf of 2^39 numbers or more, or more than 2^24 leaves.
+
+    Example:
+        >>> z = standard_normal(jax.random.key(0), jnp.zeros(3))
+        >>> bool(jnp.all(z[:2] == standard_normal(jax.random.key(0), jnp.zeros(2))))
+        True
+    """
+    leaves, treedef = jax.tree.flatten(like)
+    if len(leaves) > _MOST_LEAVES:
+        raise ValueError(f"{len(leaves)} leaves: expected at most {_MOST_LEAVES}")
+    drawn: dict[int, jax.Array] = {}
+    small: dict[jnp.dtype, dict[int, tuple[int, ...]]] = {}
+    for i, leaf in enumerate(leaves):
+        dtype = jnp.promote_types(leaf.dtype, jnp.float32)
+        if leaf.size >= _OWN_DRAW:
+            drawn[i] = _in_own_shape(key, jnp.uint32(i << 8), leaf.shape, dtype)
+        else:
+            small.setdefault(dtype, {})[i] = leaf.shape
+    for dtype, shapes in small.items():
+        drawn.update(_in_rows(key, shapes, dtype))
+    return jax.tree.unflatten(treedef, [drawn[i] for i in range(len(leaves))])
+
+
+def grid_unit(std: chex.Numeric) -> jax.Array:
+    """Returns the spacing of the public grid: the largest power of two not above ``std / 16``.
+
+    >>> [float(grid_unit(std)) for std in (16.0, 31.0, 0.5)]
+    [1.0, 1.0, 0.03125]
+    """
+    std = jnp.asarray(std)
+    std = std if std.dtype == jnp.float64 else std.astype(jnp.float32)
+    _, exponent = jnp.frexp(std / 16)
+    return jnp.ldexp(jnp.ones_like(std), exponent - 1)
+
+
+def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeric) -> jax.Array:
+    """Returns ``high + low + noise`` rounded to a multiple of `unit`, in two-float arithmetic.
+
+    Sum and rounding err by less than 1e-6 of a unit, so that the result is the nearest multiple of
+    the exact sum but for sums within that distance of a half.
+
+    Args:
+        high: the sum's leading half.
+        low: the sum's trailing half, ``high + low`` being exact.
+        noise: what is added to it.
+        unit: a power of two.
+
+    Example:
+        >>> on_grid(jnp.float32(1e6), jnp.float32(0.3), jnp.float32(0.3), 1.0).item()
+        1000001.0
+    """
+    # Exact, being a power of two: a compiler that contracts product and sum changes nothing.
+    a, b = high / unit, noise / unit
+    total = a + b
+    part = total - a
+    error = (a - (total - part)) + (b - part)
+    whole = jnp.round(total)
+    rest = jnp.round((total - whole) + (error + low / unit))
+    multiple = whole + rest
+    return jnp.where(multiple == 0, 0, multiple * unit)  # one zero: its sign would tell more
+
+
+def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
+    """Returns ``high + low + std z``, z standard normal, rounded to the public grid of `std`.
+
+    The grid does not depend on the data: no output within the noise's reach is possible for one
+    data set only, as it is where float32 rounds a sum on a lattice of that sum's own. Rounding is
+    post-processing of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
 
     Args:
         key: the key of this one release.
-        tree: pytree of floating-point arrays.
-        std: the standard deviation of every coordinate.
+        high: the exact sum's leading halves, a pytree of floating-point arrays.
+        low: its trailing halves.
+        std: the standard deviation in every coordinate; 0 releases the sum itself, without a grid.
+
+    Privacy:
+        A Gaussian mechanism of this standard deviation. What remains: the probability of a cell is
+        Gaussian times ``1 + r`` with r about 1e-7 (docs/noise.md), and outputs beyond SUPPORT times
+        `std` have probability 0; `dpjax.accounting` adds what that can cost to delta.
+
+    Example:
+        >>> out = release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 16.0)
+        >>> bool(jnp.all(out == jnp.round(out)))
+        True
     """
-    leaves, treedef = jax.tree.flatten(tree)
-    dtype = jnp.result_type(jnp.float32, *leaves)
-    draws = _standard_normal(key, [leaf.size for leaf in leaves], dtype)
-    noisy = [
-        leaf + std * draw.reshape(leaf.shape) for leaf, draw in zip(leaves, draws, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, noisy)
+    normals = standard_normal(key, high)
+
+    def noisy(total: jax.Array, rest: jax.Array, z: jax.Array) -> jax.Array:
+        scale = jnp.asarray(std, z.dtype)
+        unit = jnp.where(scale > 0, grid_unit(scale), 1)
+        rounded = on_grid(total, rest, scale * z, unit)
+        # Noise so small beside the sum that their ratio overflows is no noise: there is no grid.
+        return jnp.where((scale > 0) & jnp.isfinite(rounded), rounded, total + (rest + scale * z))
+
+    return jax.tree.map(noisy, high, low, normals)
 
 
-def _standard_normal(key: jax.Array, sizes: Sequence[int], dtype: Any) -> list[jax.Array]:
-    """Returns one draw, cut into parts.
-
-    It is made in pieces of some leaves each: a draw per leaf would take many times longer to
-    compile, and one for millions of parameters would be written to memory before it is added.
-    """
-    draws: list[jax.Array] = []
-    done = 0
-    while len(draws) < len(sizes):
-        piece = _leading(sizes[len(draws) :], at_least=_PIECE)
-        drawn = jax.random.normal(_threefry.fused(key, done), (sum(piece),), dtype)
-        draws += jnp.split(drawn, list(itertools.accumulate(piece))[:-1])
-        done += sum(piece)
-    return draws
-
-
-def _leading(sizes: Sequence[int], at_least: int) -> Sequence[int]:
-    """Returns as many sizes from the front as reach a sum; all, if they do not.
-
-    >>> _leading([2, 3, 4, 5], at_least=5)
-    [2, 3]
-    """
-    enough = (i for i, end in enumerate(itertools.accumulate(sizes), 1) if end >= at_least)
-    return sizes[: next(enough, len(sizes))]
-
-
-def sigma_gradient(sigma: Any, sigma_statistic: float | None) -> jax.Array:
+def sigma_gradient(sigma: chex.Numeric, sigma_statistic: float | None) -> jax.Array:
     """Returns the gradient's share of a joint release with total `sigma`.
 
     ``sigma_T = (sigma^-2 - sigma_S^-2)^(-1/2) = sigma / sqrt(1 - (sigma / sigma_S)^2)``; sigma
@@ -109,3 +300,140 @@ def sigma_gradient(sigma: Any, sigma_statistic: float | None) -> jax.Array:
     if sigma_statistic is None:
         return sigma
     return sigma / jnp.sqrt(1.0 - jnp.square(sigma / sigma_statistic))
+
+
+def _in_own_shape(
+    key: jax.Array, first: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype
+) -> jax.Array:
+    if math.prod(shape) >= _LARGEST_LEAF:
+        raise ValueError(f"a leaf has shape {shape}: expected fewer than 2^39 numbers")
+    return _normal_at(key, first, *_row_major_words(shape), dtype)
+
+
+def _in_rows(
+    key: jax.Array, shapes: dict[int, tuple[int, ...]], dtype: jnp.dtype
+) -> dict[int, jax.Array]:
+    """Returns the normals of small leaves, drawn together in rows that belong to one leaf each."""
+    rows = {number: -(-math.prod(shape) // _ROW) for number, shape in shapes.items()}
+    leaf = np.repeat(np.fromiter(rows, np.uint32), list(rows.values()))
+    begin = np.concatenate([np.arange(count, dtype=np.uint32) for count in rows.values()]) * _ROW
+    low = jnp.asarray(begin)[:, None] + jax.lax.iota(jnp.uint32, _ROW)
+    first = jnp.asarray(leaf << np.uint32(8))[:, None]
+    flat = _normal_at(key, first, jnp.zeros_like(low), low, dtype).reshape(-1)
+    drawn: dict[int, jax.Array] = {}
+    start = 0
+    for number, shape in shapes.items():
+        size = math.prod(shape)
+        drawn[number] = jax.lax.slice(flat, (start,), (start + size,)).reshape(shape)
+        start += rows[number] * _ROW
+    return drawn
+
+
+def _row_major_words(shape: Sequence[int]) -> Words:
+    """Returns the row-major index of every number of a shape, as two words."""
+    split = len(shape)
+    while split > 0 and math.prod(shape[split - 1 :]) < 2**32:
+        split -= 1
+    within = _row_major(shape, range(split, len(shape)))
+    if split == 0:
+        return jnp.zeros_like(within), within
+    high, low = _multiplied(_row_major(shape, range(split)), math.prod(shape[split:]))
+    low = low + within
+    return high + (low < within).astype(jnp.uint32), low
+
+
+def _row_major(shape: Sequence[int], axes: Sequence[int]) -> jax.Array:
+    """Returns the row-major index over some neighbouring axes, an array of the whole shape."""
+    index = jnp.zeros(shape, jnp.uint32)
+    for axis in axes:
+        step = math.prod(shape[axis + 1 : axes[-1] + 1])
+        index = index + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(step)
+    return index
+
+
+def _multiplied(a: jax.Array, b: int) -> Words:
+    """Returns the product of a word and a number below 2^32 as two words, by halves of 16 bits."""
+    a_high, a_low = a >> jnp.uint32(16), a & jnp.uint32(0xFFFF)
+    b_high, b_low = jnp.uint32(b >> 16), jnp.uint32(b & 0xFFFF)
+    middle = a_high * b_low + ((a_low * b_low) >> jnp.uint32(16))
+    other = a_low * b_high + (middle & jnp.uint32(0xFFFF))
+    high = a_high * b_high + (middle >> jnp.uint32(16)) + (other >> jnp.uint32(16))
+    return high, a * jnp.uint32(b)
+
+
+# Jitted, so that leaves of one shape are traced once, and an eager caller gets the bits of a jitted
+# one: compiled as a whole, products and sums are fused alike.
+@partial(jax.jit, static_argnames="dtype")
+def _normal_at(
+    key: jax.Array, first: jax.Array, high: jax.Array, low: jax.Array, dtype: jnp.dtype
+) -> jax.Array:
+    """Returns the normals of the index (high, low) in leaves whose counters begin with `first`."""
+    one = jnp.uint32(1)
+    block = first + ((high << one) | (low >> jnp.uint32(31)))
+    words = random_words(key, block, low << one)
+    more = random_words(key, block, (low << one) | one)
+    return normal_of_words((*words, more[0]), more[1], dtype)
+
+
+def normal_of_words(
+    radius: tuple[jax.Array, jax.Array, jax.Array], angle: jax.Array, dtype: jnp.dtype
+) -> jax.Array:
+    """Returns the normal that 128 bits stand for; see `standard_normal`.
+
+    Args:
+        radius: 96 bits, the leading word first: ``u = (bits + 1/2) / 2^96``.
+        angle: 31 bits of g, then the sign.
+        dtype: float32 or float64.
+    """
+    upper = radius[0] >= jnp.uint32(2**31)
+    # The smaller of u and 1 - u, which the complement of the bits gives without rounding.
+    a, b, c = (word ^ jnp.where(upper, jnp.uint32(0xFFFFFFFF), jnp.uint32(0)) for word in radius)
+    near = _of_96_bits(a, b, c, dtype)
+    g = (_signed(angle >> jnp.uint32(1), dtype) + 0.5) * 2.0**-31
+    if dtype == jnp.float64:
+        log = jnp.where(upper, jnp.log1p(-near), jnp.log(near))
+        size = jnp.sqrt(-2 * log) * jnp.sin(jnp.pi / 2 * g)
+    else:
+        # pi/2 in float32, the sine's first coefficient, is 2.8e-8 too large: the radius makes up.
+        size = jnp.sqrt(-2 * (1 - 2.0**-24) * _log(near, upper)) * (g * _polynomial(_SINE, g * g))
+    return jnp.where(angle & jnp.uint32(1), -size, size)
+
+
+def _of_96_bits(a: jax.Array, b: jax.Array, c: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Returns ``(bits + 1/2) / 2^96``: four parts of 24 bits, each exact, the smallest first."""
+    byte, half = jnp.uint32(0xFF), jnp.uint32(0xFFFF)
+    parts = (
+        c & jnp.uint32(0xFFFFFF),
+        ((b & half) << jnp.uint32(8)) | (c >> jnp.uint32(24)),
+        ((a & byte) << jnp.uint32(16)) | (b >> jnp.uint32(16)),
+        a >> jnp.uint32(8),
+    )
+    total = jnp.asarray(2.0**-97, dtype)
+    for part, power in zip(parts, (-96, -72, -48, -24), strict=True):
+        total = total + _signed(part, dtype) * 2.0**power
+    return total
+
+
+def _log(near: jax.Array, upper: jax.Array) -> jax.Array:
+    """Returns ``ln u`` in float32, for u = 1 - near where `upper`, else u = near <= 1/2."""
+    # u = (1 + f) 2^e with 1 + f in [sqrt(1/2), sqrt(2)).
+    offset = jax.lax.bitcast_convert_type(near, jnp.int32) - _SQRT_HALF_BITS
+    mantissa = (offset & 0x7FFFFF) + _SQRT_HALF_BITS
+    low_f = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - 1
+    far = near > 1 - math.sqrt(0.5)
+    f = jnp.where(upper, jnp.where(far, 1 - 2 * near, -near), low_f)
+    e = jnp.where(upper, jnp.where(far, -1, 0), offset >> 23).astype(jnp.float32)
+    correction = f * f * (f * _polynomial(_LOG, f) - 0.5)
+    return e * _LOG2[0] + (f + (correction + e * _LOG2[1]))
+
+
+def _polynomial(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
+    total = jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
+
+
+def _signed(word: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Returns a word below 2^31 as a float; by way of int32, which every platform converts fast."""
+    return word.astype(jnp.int32).astype(dtype)

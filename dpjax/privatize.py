@@ -1,7 +1,6 @@
 """Mechanism -> optax transformation: per-example gradients in, one private gradient out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -9,14 +8,14 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
-from dpjax._states import find_state
-from dpjax.devices import summed_over_devices
+from dpjax._states import find_state, repr_without_keys
+from dpjax.batch_sums import ClippedSum
+from dpjax.devices import Limits, summed_over_devices
 from dpjax.gradients import PerExampleGrads, as_per_example_grads, combined_norm, group_index
 from dpjax.mechanism import Mechanism
 from dpjax.thresholds import Threshold, ThresholdContext
 
 __all__ = [
-    "ClippedSum",
     "PrivatizeState",
     "Released",
     "batch_sum",
@@ -37,7 +36,8 @@ class Released(NamedTuple):
 
     Attributes:
         threshold: C_t, a scalar, or (G,) with a threshold for each group.
-        bound: the L2 bound of one example's contribution.
+        bound: the L2 bound of how far one example moves the sum: that of its contribution, enlarged
+            where the engine's sums round the other examples anew.
         sigma: the total, accounted noise multiplier.
         sigma_gradient: the gradient's own noise multiplier sigma_T.
     """
@@ -63,23 +63,9 @@ class PrivatizeState(NamedTuple):
     threshold: Any
     released: Released
 
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class ClippedSum:
-    """Part of a logical batch, scaled and summed but not yet noised; private. Parts add with +.
-
-    Attributes:
-        gradient: ``sum_i w_i g_i``.
-        statistic: ``sum_i s_i``, (m,); (0,) without a statistic.
-    """
-
-    gradient: Any
-    statistic: jax.Array
-
-    def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """Returns the sum over both parts."""
-        return jax.tree.map(jnp.add, self, other)
+    def __repr__(self) -> str:
+        """Shows all but the key."""
+        return repr_without_keys(self)
 
 
 def privatize(
@@ -97,7 +83,7 @@ def privatize(
 
     Args:
         mechanism: what runs, and what is accounted.
-        expected_batch_size: B, a public constant, > 0.
+        expected_batch_size: B, a public constant, at least 1.
         key: a JAX random key; there is no default.
         axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split: one sum over
             them, then the same noise on every device.
@@ -124,7 +110,7 @@ def privatize(
         raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism")
     if mechanism.rule.no_bound is not None:
         raise ValueError(f"rule = {mechanism.rule!r} has no bound: {mechanism.rule.no_bound}")
-    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
+    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
     sigma_s = mechanism.sigma_statistic(batch_size)
     root = noise.checked_key(key)
 
@@ -139,13 +125,18 @@ def privatize(
         updates: Any, state: PrivatizeState, params: Any = None, *, mask: Any = None, **_: Any
     ) -> tuple[Any, PrivatizeState]:
         total = batch_sum(updates, mask, params, lambda g: clipped_sum(mechanism, g, state))
-        total = summed_over_devices(total, axis_name, state.key)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
-        step_key = jax.random.fold_in(state.key, state.step)
-        noisy = noise.add_gaussian(
+        sensitivity = mechanism.threshold.sensitivity if mechanism.adaptive else 0.0
+        total = summed_over_devices(
+            total, axis_name, state.key, Limits(released.bound, sensitivity)
+        )
+        released = released._replace(bound=released.bound * (1.0 + total.rerounding))
+        step_key = noise.fold(state.key, state.step)
+        noisy = noise.release(
             noise.stream(step_key, "noise/gradient"),
             total.gradient,
+            total.gradient_low,
             released.sigma_gradient * released.bound,
         )
         mean = jax.tree.map(lambda leaf: leaf / batch_size, noisy)
@@ -157,9 +148,10 @@ def privatize(
     def next_threshold(step_key: jax.Array, state: PrivatizeState, total: ClippedSum) -> Any:
         if not isinstance(mechanism.threshold, Threshold) or sigma_s is None:
             return state.threshold
-        noisy = noise.add_gaussian(
+        noisy = noise.release(
             noise.stream(step_key, "noise/statistic"),
             total.statistic,
+            total.statistic_low,
             sigma_s * mechanism.threshold.sensitivity,
         )
         context = ThresholdContext(
@@ -208,7 +200,7 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
             return weights, statistic.astype(jnp.float32)
         return weights, jnp.zeros((flat.shape[0], 0))
 
-    return ClippedSum(*grads.aggregate(contribution, groups=groups))
+    return ClippedSum.of(grads.aggregate(contribution, groups=groups))
 
 
 def batch_sum(

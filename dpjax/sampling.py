@@ -1,115 +1,220 @@
 """How a batch is drawn. What is drawn here is what the accounting means by the same record."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import ClassVar, Self
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _checks
+from dpjax import _checks, noise
 from dpjax._record import Record
 
-__all__ = ["Drawn", "FixedSize", "FullBatch", "Poisson", "Sampling", "TruncatedPoisson"]
+__all__ = ["Drawn", "FixedSize", "FullBatch", "Packed", "Poisson", "Sampling", "TruncatedPoisson"]
+
+_MOST_ROWS = 2**31 - 1  # row numbers are int32
 
 
-class Drawn(NamedTuple):
-    """A batch, as `dpjax.per_example_grads` takes it: ``grads_of(params, data, **drawn.rows)``.
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("indices", "size", "start"),
+    meta_fields=("sampling", "length"),
+)
+@dataclass(frozen=True)
+class Drawn:
+    """A batch, or the part of one that lies in some rows: ``grads_of(params, data, drawn)``.
 
     Attributes:
-        indices: rows of the data, in front those that were drawn, then padding.
+        indices: row numbers in the whole data set, increasing; behind the drawn ones, padding.
         size: how many were drawn; private.
+        start: the first row of the part; 0 for the whole.
+        sampling: what drew it.
+        length: the number of rows of the part, and of the data it is used with.
     """
 
     indices: jax.Array
     size: jax.Array
+    start: jax.Array
+    sampling: "Sampling"
+    length: int
 
-    @property
-    def rows(self) -> dict[str, jax.Array]:
-        """The keyword arguments of `per_example_grads`."""
-        return {"indices": self.indices, "count": self.size}
-
-    def local(self, start: Any, rows: int) -> "Drawn":
-        """Returns the part of the batch in the rows ``start, ..., start + rows - 1``.
-
-        Each device of a mesh draws the whole batch from the same key and keeps what falls into its
-        own shard of the data: together they hold exactly the batch that one device would draw.
-
-        Args:
-            start: the first row of the shard, possibly traced, as from `jax.lax.axis_index`.
-            rows: the number of rows of the shard.
-
-        Returns:
-            Indices that count from `start`, padded with `rows`, and how many there are.
+    def rows(self) -> np.ndarray:
+        """Returns the row numbers on the host, without padding; outside of `jit` only.
 
         Example:
-            >>> drawn = Drawn(indices=jnp.array([1, 4, 5, 7, 9, 10, 10]), size=jnp.array(5))
-            >>> indices, size = drawn.local(start=4, rows=4)
-            >>> indices.tolist(), int(size)
-            ([0, 1, 3, 4], 3)
+            >>> FullBatch(3).draw(jax.random.key(0), step=0).rows()
+            array([0, 1, 2], dtype=int32)
         """
-        offset = self.indices - start
-        drawn = jnp.arange(self.indices.shape[0]) < self.size
-        inside = drawn & (offset >= 0) & (offset < rows)
-        length = min(rows, self.indices.shape[0])
-        return Drawn(_in_front(inside, offset, length, fill=rows), _count(inside))
+        return np.asarray(self.indices)[: int(self.size)]
+
+    def packed(self) -> "Packed":
+        """Returns the batch for rows that were gathered elsewhere, in the order of `rows`."""
+        return Packed(self.indices, self.size, self.sampling)
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=("indices", "size"), meta_fields=("sampling",)
+)
+@dataclass(frozen=True)
+class Packed:
+    """A batch whose rows were gathered elsewhere: ``grads_of(params, rows, drawn.packed())``.
+
+    Attributes:
+        indices: the row number, in the whole data set, of each row that is handed over.
+        size: how many of them are real; the others are padding.
+        sampling: what drew it.
+    """
+
+    indices: jax.Array
+    size: jax.Array
+    sampling: "Sampling"
+
+    def part(self, begin: int, length: int) -> "Packed":
+        """Returns the part of the batch at positions ``begin, ..., begin + length - 1``.
+
+        Positions beyond the last are padding.
+
+        Example:
+            >>> packed = FullBatch(5).draw(jax.random.key(0), step=0).packed()
+            >>> last = packed.part(3, 3)
+            >>> last.indices.tolist(), int(last.size)
+            ([3, 4, 0], 2)
+        """
+        indices = self.indices[begin : begin + length]
+        padded = jnp.pad(indices, (0, length - indices.shape[0]))
+        return Packed(padded, jnp.clip(self.size - begin, 0, length), self.sampling)
 
 
 class Sampling(Record):
-    """Draws batches. Subclasses are frozen dataclasses."""
+    """Draws batches. Subclasses are frozen dataclasses.
+
+    Attributes:
+        rate: the probability with which an example is drawn; before truncation, if any.
+        batch_size: the expected batch size B; before truncation, if any.
+        dataset_size: N.
+    """
 
     role: ClassVar[str] = "sampling"
 
-    def draw(self, key: jax.Array, dataset_size: int) -> Drawn:
-        """Draws one batch out of `dataset_size` rows; jit-able, of a fixed shape.
+    rate: float
+    batch_size: float | None
+    dataset_size: int | None
 
-        The rows come in increasing order. Inside `shard_map`, a key that all devices share draws
-        the same batch on all of them; see `Drawn.local`.
-        """
-        raise NotImplementedError
+    def draw(
+        self,
+        key: chex.PRNGKey,
+        step: chex.Numeric,
+        part: tuple[chex.Numeric, int] | None = None,
+    ) -> Drawn:
+        """Draws the batch of a step; jit-able, of a fixed shape, the rows in increasing order.
 
-    def draw_on_host(self, key: jax.Array, dataset_size: int) -> np.ndarray:
-        """Draws the batch that `draw` gives for the same key, as NumPy indices without padding.
+        Whether row i is in the batch of step t depends on (key, t, i), and for samplings that cap
+        the size on the other rows' tickets; never on devices, processes or parts.
 
-        It runs on the CPU whatever the default device, and compiles once per sampling and size.
+        Args:
+            key: the run's key, the same at every step. It may be the one that `privatize` has:
+                each derives a stream of its own.
+            step: t, possibly traced.
+            part: ``(start, rows)``: the same batch, of the rows ``start, ..., start + rows - 1``
+                alone. `start` may be traced, as from `jax.lax.axis_index`. `Poisson` draws just
+                these; the others draw all N tickets and keep the part.
+
+        Raises:
+            ValueError: if the number of rows is not known, or does not fit int32.
 
         Example:
-            >>> FixedSize(3, 3).draw_on_host(jax.random.key(0), 3)
-            array([0, 1, 2], dtype=int32)
+            >>> sampling = Poisson(batch_size=2, dataset_size=4)
+            >>> key = jax.random.key(0)
+            >>> whole = sampling.draw(key, step=7)
+            >>> first, last = (sampling.draw(key, 7, part=(start, 2)) for start in (0, 2))
+            >>> whole.rows().tolist() == [*first.rows().tolist(), *last.rows().tolist()]
+            True
         """
-        host = jax.local_devices(backend="cpu")[0]
-        drawn = _compiled_draw(self, dataset_size)(jax.device_put(key, host))
-        return np.asarray(drawn.indices)[: int(drawn.size)]
+        if self.dataset_size is None:
+            raise ValueError("dataset_size = None: expected the number of rows to draw from")
+        if self.dataset_size > _MOST_ROWS:
+            raise ValueError(
+                f"dataset_size = {self.dataset_size}: expected at most 2^31 - 1 rows to draw from"
+            )
+        start, length = (0, self.dataset_size) if part is None else part
+        length = _checks.integer("part[1]", length, at_least=1)
+        if isinstance(start, int | np.integer):
+            start = _checks.integer("part[0]", start, at_least=0)
+        return _drawn(self, noise.checked_key(key), jnp.asarray(step), jnp.int32(start), length)
+
+    def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
+        """Marks which of these rows, all below N, are in the batch of a step's key."""
+        raise NotImplementedError
+
+    def _most(self, length: int) -> int:
+        """Returns the largest batch that can come out of so many rows."""
+        return length
 
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Takes every example independently with the same probability.
+    """Takes every example independently with probability ``rate = batch_size / dataset_size``.
 
-    An example is in when 32 random bits are below ``floor(rate 2^32)``, so that it is never drawn
-    with more than the accounted probability, and with less by at most 2^-32.
+    An example is in when 64 random bits are below ``floor(rate 2^64)``, so that it is never drawn
+    with more than the accounted probability, and with less by at most 2^-64.
 
     Args:
-        rate: the probability, in (0, 1]; B / N for an expected batch size of B.
+        batch_size: the expected batch size B, in [1, N].
+        dataset_size: N.
+        rate: B / N, which is derived; where only a rate is known, use `with_rate`.
 
     Example:
-        >>> indices, size = Poisson(rate=2**-33).draw(jax.random.key(0), 4)  # none, in effect
-        >>> indices.tolist(), int(size)  # 4 is no row: padding
-        ([4, 4, 4, 4], 0)
+        >>> sampling = Poisson(batch_size=256, dataset_size=60_000)
+        >>> round(sampling.rate, 6)
+        0.004267
     """
 
-    rate: float
+    batch_size: float | None = None
+    dataset_size: int | None = None
+    rate: float = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        """Checks the rate."""
-        self._set(rate=_checks.fraction("rate", self.rate, one=True))
+        """Checks the fields and derives the rate."""
+        if self.rate is None:
+            size = _dataset_size(self.dataset_size)  # type: ignore[unreachable]
+            batch = _batch_size("batch_size", self.batch_size, size)
+            self._set(batch_size=batch, dataset_size=size, rate=batch / size)
+            return
+        rate = _checks.fraction("rate", self.rate, one=True)
+        self._set(rate=rate)
+        if self.dataset_size is None:
+            if self.batch_size is not None:
+                raise ValueError(f"batch_size = {self.batch_size!r}: expected a dataset_size too")
+            return
+        size = _dataset_size(self.dataset_size)
+        asked = rate * size if self.batch_size is None else self.batch_size
+        batch = _batch_size("batch_size", asked, size)
+        if not abs(batch - rate * size) <= 1e-9 * batch:
+            raise ValueError(
+                f"rate = {rate!r}: expected batch_size / dataset_size = {batch / size}"
+            )
+        self._set(batch_size=batch, dataset_size=size)
 
-    def draw(self, key: jax.Array, dataset_size: int) -> Drawn:
-        """Draws one batch."""
-        taken = _tickets(key, dataset_size) < _limit(self.rate)
-        return _drawn(taken, dataset_size)
+    @classmethod
+    def with_rate(cls, rate: float, dataset_size: int | None = None) -> Self:
+        """Returns the sampling of a known rate; without `dataset_size` it is for accounting only.
+
+        >>> Poisson.with_rate(0.01).rate
+        0.01
+        """
+        return cls(None, dataset_size, rate=rate)
+
+    def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
+        return _below_rate(key, rows, self.rate)
+
+    def __repr__(self) -> str:
+        """Shows the constructor that makes it."""
+        if self.dataset_size is None:
+            return f"Poisson.with_rate({self.rate!r})"
+        return f"Poisson(batch_size={self.batch_size!r}, dataset_size={self.dataset_size!r})"
 
 
 @dataclass(frozen=True)
@@ -117,33 +222,37 @@ class TruncatedPoisson(Sampling):
     """Poisson sampling that drops examples at random when more than `max_size` were drawn.
 
     Args:
-        rate: the probability of each example before truncation, in (0, 1].
+        batch_size: the expected batch size before truncation, in [1, N].
+        dataset_size: N.
         max_size: the largest batch.
-        dataset_size: N, which the accounting of the truncation needs.
     """
 
-    rate: float
-    max_size: int
+    batch_size: float
     dataset_size: int
+    max_size: int
 
     def __post_init__(self) -> None:
         """Checks the fields."""
+        size = _dataset_size(self.dataset_size)
         self._set(
-            rate=_checks.fraction("rate", self.rate, one=True),
+            dataset_size=size,
+            batch_size=_batch_size("batch_size", self.batch_size, size),
             max_size=_checks.integer("max_size", self.max_size, at_least=1),
-            dataset_size=_checks.integer("dataset_size", self.dataset_size, at_least=1),
         )
-        if self.max_size > self.dataset_size:
-            raise ValueError(
-                f"max_size = {self.max_size}: expected at most dataset_size = {self.dataset_size}"
-            )
+        if self.max_size > size:
+            raise ValueError(f"max_size = {self.max_size}: expected at most dataset_size = {size}")
 
-    def draw(self, key: jax.Array, dataset_size: int) -> Drawn:
-        """Draws one batch; `dataset_size` must be the record's own."""
-        _same_size(self.dataset_size, dataset_size)
-        key, choice = jax.random.split(key)
-        taken = _tickets(key, dataset_size) < _limit(self.rate)
-        return _drawn(_chosen(choice, taken, self.max_size), self.max_size)
+    @property
+    def rate(self) -> float:  # type: ignore[override]
+        """The probability of each example before truncation."""
+        return self.batch_size / self.dataset_size
+
+    def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
+        among = _below_rate(key, _every_row(self.dataset_size, rows), self.rate)
+        return _chosen(key, among, self.max_size)[rows]
+
+    def _most(self, length: int) -> int:
+        return min(self.max_size, length)
 
 
 @dataclass(frozen=True)
@@ -162,38 +271,117 @@ class FixedSize(Sampling):
         """Checks the fields."""
         self._set(
             size=_checks.integer("size", self.size, at_least=1),
-            dataset_size=_checks.integer("dataset_size", self.dataset_size, at_least=1),
+            dataset_size=_dataset_size(self.dataset_size),
         )
         if self.size > self.dataset_size:
             raise ValueError(
                 f"size = {self.size}: expected at most dataset_size = {self.dataset_size}"
             )
 
-    def draw(self, key: jax.Array, dataset_size: int) -> Drawn:
-        """Draws one batch; `dataset_size` must be the record's own."""
-        _same_size(self.dataset_size, dataset_size)
+    @property
+    def batch_size(self) -> float:  # type: ignore[override]
+        """The batch size."""
+        return float(self.size)
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]
+        """The share of the examples in a batch."""
+        return self.size / self.dataset_size
+
+    def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
+        everyone = _every_row(self.dataset_size, rows)
         # Not `jnp.ones`: inside `shard_map` it must differ by device where the key does.
-        everyone = _tickets(key, dataset_size) >= 0
-        return _drawn(_chosen(key, everyone, self.size), self.size)
+        among = _tickets(key, everyone)[0] >= 0
+        return _chosen(key, among, self.size)[rows]
+
+    def _most(self, length: int) -> int:
+        return min(self.size, length)
 
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Takes every example, every time: no amplification."""
+    """Takes every example, every time: no amplification.
 
-    def draw(self, key: jax.Array, dataset_size: int) -> Drawn:
-        """Returns all rows."""
+    Args:
+        dataset_size: N; None for accounting only, which does not depend on it.
+    """
+
+    dataset_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the field."""
+        if self.dataset_size is not None:
+            self._set(dataset_size=_dataset_size(self.dataset_size))
+
+    @property
+    def batch_size(self) -> float | None:  # type: ignore[override]
+        """N, where it is known."""
+        return None if self.dataset_size is None else float(self.dataset_size)
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]
+        """1."""
+        return 1.0
+
+    def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
         del key
-        return Drawn(jnp.arange(dataset_size, dtype=jnp.int32), jnp.int32(dataset_size))
+        return rows >= 0
 
 
-def _tickets(key: jax.Array, dataset_size: int) -> jax.Array:
-    return jax.random.bits(key, (dataset_size,), jnp.uint32)
+def _dataset_size(value: int | None) -> int:
+    return _checks.integer("dataset_size", value, at_least=1)
 
 
-def _limit(rate: float) -> Any:
-    # At rate 1 the one ticket 2^32 - 1 stays out: conservative, by 2^-32.
-    return jnp.uint32(min(int(rate * 2**32), 2**32 - 1))
+def _batch_size(name: str, value: float | None, dataset_size: int) -> float:
+    batch = _checks.finite(name, value)
+    if not 1 <= batch <= dataset_size * (1 + 1e-9):
+        raise ValueError(
+            f"{name} = {value!r}: expected the number of examples in a batch, at least 1 and at "
+            f"most dataset_size = {dataset_size}"
+        )
+    whole = float(round(batch))
+    return whole if abs(batch - whole) <= 1e-9 * whole else batch
+
+
+# Jitted, so that an eager loop compiles it once.
+@partial(jax.jit, static_argnames=("sampling", "length"))
+def _drawn(
+    sampling: Sampling, key: jax.Array, step: jax.Array, start: jax.Array, length: int
+) -> Drawn:
+    size = sampling.dataset_size or 0  # known: `draw` has checked it
+    own = noise.fold(noise.stream(key, "sampling"), step)
+    rows = start + jnp.arange(length, dtype=jnp.int32)
+    taken = sampling._taken(own, jnp.minimum(rows, size - 1)) & (rows < size)
+    return Drawn(
+        _in_front(taken, rows, sampling._most(length), fill=size),
+        _count(taken),
+        start,
+        sampling,
+        length,
+    )
+
+
+def _every_row(dataset_size: int, like: jax.Array) -> jax.Array:
+    """Returns all row numbers, differing by device, for `shard_map`, where `like` does."""
+    return jnp.arange(dataset_size, dtype=jnp.int32) + (like[0] ^ like[0])
+
+
+def _tickets(key: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns 64 random bits for each row, as two words."""
+    # The first counter word is 1: blocks that begin with 0 are keys that `noise.fold` makes.
+    return noise.random_words(key, jnp.uint32(1), rows.astype(jnp.uint32))
+
+
+def _below_rate(key: jax.Array, rows: jax.Array, rate: float) -> jax.Array:
+    return _below_limit(key, rows, int(Fraction(rate) * 2**64))
+
+
+def _below_limit(key: jax.Array, rows: jax.Array, limit: int) -> jax.Array:
+    high, low = _tickets(key, rows)
+    if limit == 2**64:
+        return high >= 0
+    first, second = jnp.uint32(limit >> 32), jnp.uint32(limit & 0xFFFFFFFF)
+    return (high < first) | ((high == first) & (low < second))
 
 
 def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
@@ -202,14 +390,18 @@ def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
     Those with the smallest tickets win, and rows that tie for the last places draw again among
     themselves. So the choice is exactly uniform, and nothing is drawn where all may stay.
     """
+    choice = noise.stream(key, "choice")
+    rows = jnp.arange(among.shape[0], dtype=jnp.int32)
 
-    def too_many(state: tuple[Any, ...]) -> jax.Array:
+    def too_many(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         kept, _, _ = state
         return _count(kept) > size
 
-    def draw_again(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def draw_again(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         kept, tied, turn = state
-        tickets = _tickets(jax.random.fold_in(key, turn), among.shape[0])
+        tickets, _ = _tickets(noise.fold(choice, turn), rows)
         last = _order_statistic(tickets, tied, size - _count(kept & ~tied))
         return kept & (~tied | (tickets <= last)), tied & (tickets == last), turn + 1
 
@@ -224,13 +416,9 @@ def _order_statistic(tickets: jax.Array, among: jax.Array, rank: jax.Array) -> j
         trial = found | (jnp.uint32(2**31) >> i.astype(jnp.uint32))
         return jnp.where(_count(among & (tickets < trial)) < rank, trial, found)
 
-    zero = tickets[0] ^ tickets[0]  # differs by device, for `shard_map`, as the tickets do
+    # Differs by device, for `shard_map`, as the tickets and marks do.
+    zero = (tickets[0] ^ tickets[0]) * among[0].astype(jnp.uint32)
     return jax.lax.fori_loop(0, 32, next_bit, zero)
-
-
-def _drawn(taken: jax.Array, length: int) -> Drawn:
-    rows = jnp.arange(taken.shape[0], dtype=jnp.int32)
-    return Drawn(_in_front(taken, rows, length, fill=taken.shape[0]), _count(taken))
 
 
 def _in_front(marked: jax.Array, values: jax.Array, length: int, fill: int) -> jax.Array:
@@ -243,13 +431,3 @@ def _in_front(marked: jax.Array, values: jax.Array, length: int, fill: int) -> j
 
 def _count(marked: jax.Array) -> jax.Array:
     return jnp.sum(marked, dtype=jnp.int32)
-
-
-@cache
-def _compiled_draw(sampling: Sampling, dataset_size: int) -> Callable[[jax.Array], Drawn]:
-    return jax.jit(lambda key: sampling.draw(key, dataset_size))
-
-
-def _same_size(expected: int, given: int) -> None:
-    if expected != given:
-        raise ValueError(f"dataset_size = {given}: expected {expected}, as the sampling says")

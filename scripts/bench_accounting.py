@@ -20,7 +20,7 @@ from dpjax import accounting, methods, sampling, schedules
 
 SIZE, BATCH, STEPS = 60_000, 256, 2344
 RATE, DELTA = BATCH / SIZE, 1 / SIZE
-POISSON = sampling.Poisson(RATE)
+POISSON = sampling.Poisson.with_rate(RATE)
 FEW = 20
 
 

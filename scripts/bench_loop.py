@@ -91,12 +91,8 @@ class Bench:
     def _padded_rows(self) -> float:
         """Returns the mean number of padded rows of the steps that the loops take."""
         chunk, sampling = self.case.chunk, self.program.plan.sampling
-        rows = [
-            -(-len(sampling.draw_on_host(key, self.program.plan.dataset_size)) // chunk) * chunk
-            for t in range(self.case.steps)
-            for key in [self.program.sampling_key(self.state._replace(step=np.int32(t)))]
-        ]
-        return statistics.mean(rows)
+        drawn = [sampling.draw(self.state.key, t).rows() for t in range(self.case.steps)]
+        return statistics.mean(-(-len(rows) // chunk) * chunk for rows in drawn)
 
     def turn(self) -> dict[str, Cost]:
         """Returns what a padded row costs in each variant; they run in a random order."""

@@ -10,7 +10,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from dpjax.data import Dataset, Pixels, Split, source_of
 from dpjax.data.words import VOCABULARY
 from dpjax.reproduce import Run, cells, recipe_of
 from dpjax.reproduce.hours import Network, network_of
+from dpjax.sampling import FullBatch
 from dpjax.train import Experiment, build_program
 from dpjax.train.program import TrainState
 from dpjax.train.task import Examples, examples_of
@@ -83,11 +84,13 @@ def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
     dataset = case.dataset()
     program = build_program(case.experiment.with_values({**noisy, **sizes}), dataset)
     state = jax.jit(program.init)(jax.random.key(0))
-    data, every = jax.device_put(examples_of(dataset.train)), jnp.arange(CHUNKS * case.rows)
+    data = jax.device_put(examples_of(dataset.train))
+    drawn = FullBatch(program.plan.dataset_size).draw(state.key, 0)
+    drawn = replace(drawn, indices=drawn.indices[: CHUNKS * case.rows])
 
     @jax.jit
     def step(state: TrainState, data: Examples, count: jax.Array) -> Any:
-        grads = program.gradients_of(state)(state.params, data, indices=every, count=count)
+        grads = program.gradients_of(state)(state.params, data, replace(drawn, size=count))
         return program.finish(state, grads)[0].params
 
     return lambda count: step(state, data, jnp.int32(count)), CHUNKS * case.rows

@@ -75,7 +75,7 @@ def setting_rows(setting: Setting) -> list[str]:
     """Returns the table's rows of one setting."""
     delta = 1 / setting.size if setting.delta is None else setting.delta
     steps = math.ceil(setting.epochs * setting.size / setting.batch)
-    poisson = sampling.Poisson(setting.batch / setting.size)
+    poisson = sampling.Poisson(setting.batch, setting.size)
     rows = []
     for epsilon in setting.epsilons:
         sigmas = [
@@ -100,7 +100,7 @@ def auto_dp_row(sigma_0: float, decay: str) -> str:
         sigma_0, steps_per_epoch=size / batch, epochs=epochs, decay=decay
     )
     steps = math.ceil(epochs * size / batch)
-    true = accounting.epsilon(sound, sampling.Poisson(batch / size), steps, delta)
+    true = accounting.epsilon(sound, sampling.Poisson(batch, size), steps, delta)
     return (
         f"| {sigma_0:g} | {decay} | {AUTO_DP[sigma_0][decay]} | {printed.epsilon:.4f} | "
         f"{true:,.4g} (at least {true.lower:,.4g}) |"

@@ -1,7 +1,7 @@
 """Steps of a transformation with known draws, on flat rows, as the oracles of methods take them.
 
 The library's standard normals are replaced by draws handed to the jitted step: one row for the
-gradient, then one for the statistic.
+gradient, then one for the statistic. What is released is the sum itself, not its place on the grid.
 """
 
 from collections.abc import Callable
@@ -78,13 +78,16 @@ class Stepper:
         self, patch: pytest.MonkeyPatch, init: Callable, update: Callable, start: int = 0
     ) -> None:
         queue: list[jax.Array] = []
-        patch.setattr(
-            noise,
-            "_standard_normal",
-            lambda key, sizes, dtype: jnp.split(
-                queue.pop(0)[: sum(sizes)].astype(dtype), np.cumsum(sizes)[:-1]
-            ),
-        )
+
+        def supplied(key: jax.Array, like: Any) -> Any:
+            leaves, treedef = jax.tree.flatten(like)
+            ends = np.cumsum([leaf.size for leaf in leaves])
+            parts = jnp.split(queue.pop(0)[: ends[-1]], ends[:-1])
+            shaped = [z.reshape(x.shape) for z, x in zip(parts, leaves, strict=True)]
+            return jax.tree.unflatten(treedef, shaped)
+
+        patch.setattr(noise, "standard_normal", supplied)
+        patch.setattr(noise, "on_grid", lambda high, low, z, unit: high + (low + z))
 
         def with_draws(draws: jax.Array, *args: Any) -> Any:
             queue[:] = list(draws)

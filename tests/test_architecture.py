@@ -22,6 +22,7 @@ PACKAGE = Path(dpjax.__file__).parent
 ROOMS = [
     "_checks",
     "_record",
+    "_json",
     "_toml",
     "_states",
     "_threefry",

@@ -1,5 +1,6 @@
 """Whole steps of every method against the float64 oracle, with the same draws on both sides."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import methods, noise, per_example_grads, schedules
+from dpjax import methods, per_example_grads, schedules
 from dpjax._states import find_state
 from tests.oracles import methods as oracle
+from tests.oracles import noise as random
 from tests.oracles import schedules as curves
 from tests.registry import METHODS
 from tests.stepping import (
@@ -208,16 +210,26 @@ def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
         run.params = tree_of(flat_of(run.params) - 0.3 * got)
 
 
-def test_the_draws_come_from_named_streams() -> None:
-    """Without the supplied draws: fold_in(key, t), then the stream's name; leaves end to end."""
-    params, fold = tree_of(np.zeros(D)), jax.random.fold_in
+def test_the_draws_come_from_named_streams_and_land_on_the_grid() -> None:
+    """Without the supplied draws: E(key, t), then the stream's name; each leaf from its own 0."""
+    params = tree_of(np.zeros(D))
     tx = methods.andrew(SIGMA).transformation(B, KEY)
     update, state = jax.jit(tx.update)(tree_of(np.zeros((4, D))), tx.init(params), params)
-    stream = {n: noise.stream(fold(KEY, 0), f"noise/{n}") for n in ("gradient", "statistic")}
-    draws = jax.random.normal(stream["gradient"], (D,))
-    z_stat = np.asarray(jax.random.normal(stream["statistic"], (1,)))
+    words = tuple(int(word) for word in np.asarray(jax.random.key_data(KEY)))
+    step = random.folded(words, 0)
+    stream = {n: random.folded(step, name_word(f"noise/{n}")) for n in ("gradient", "statistic")}
+    draws = [random.normals(stream["gradient"], i, range(len(at))) for i, at in enumerate(LEAVES)]
+    z_stat = random.normals(stream["statistic"], 0, range(1))
     zero = np.zeros((4, D)), np.ones(4), "abadi", "quantile", {"c": 1.0}
     sigmas = SIGMA, SIGMA, 2 * B / 20
-    want, new = oracle.adaptive_step(*zero, *sigmas, B, flat_of(draws), z_stat, QUANTILE)
-    close(flat_of(update), want)
-    close(state.threshold.threshold, new["c"])
+    want, new = oracle.adaptive_step(*zero, *sigmas, B, np.concatenate(draws), z_stat, QUANTILE)
+    std = float(state.released.sigma_gradient)
+    unit = float(random.grid_unit(std))
+    assert unit == 2.0**-5  # 0.98 / 16 is a little less than 1/16
+    np.testing.assert_allclose(flat_of(update) * B, np.round(want * B / unit) * unit, rtol=1e-6)
+    shift = float(random.grid_unit(B / 20)) / B  # the bit sum's grid moves b~ by half of this
+    close(state.threshold.threshold, new["c"], 0.2 * shift)
+
+
+def name_word(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")

@@ -5,7 +5,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
-from dpjax.noise import stream
+from dpjax.noise import fold, stream
 from dpjax.train.keys import member_key
 from tests.train.small import experiment, program
 
@@ -29,8 +29,8 @@ def test_no_step_draws_its_batch_and_its_noise_from_one_key():
     state = jax.jit(own.init)(jax.random.key(3))
     noise = state.opt_state[0].key
     at = [state._replace(step=jnp.int32(t)) for t in range(STEPS)]
-    draws = [own.sampling_key(each) for each in at]
-    noises = [jax.random.fold_in(noise, t) for t in range(STEPS)]
+    draws = [fold(stream(state.key, "sampling"), t) for t in range(STEPS)]
+    noises = [fold(noise, t) for t in range(STEPS)]
     others = [stream(state.key, name) for name in ("init", "sampling", "augment")]
     assert distinct([*draws, *noises, *others, noise, state.key])
     batches = [own.draw(each).indices.tolist() for each in at]

@@ -113,7 +113,8 @@ def test_outer_momentum_adds_up_the_noise_of_its_steps():
 
 
 def test_noise_is_gaussian_in_float32_even_for_half_precision_gradients():
-    params = {"w": jnp.zeros(50_000, jnp.bfloat16)}
+    """On the grid of sigma / 16, each cell as often as the Gaussian says."""
+    params = {"w": jnp.zeros(200_000, jnp.bfloat16)}
     mechanism = dpjax.Mechanism(rules.abadi(), 1.0, 1.0)
     tx = dpjax.privatize(mechanism, 1, jax.random.key(0))
     state = tx.init(params)
@@ -121,10 +122,13 @@ def test_noise_is_gaussian_in_float32_even_for_half_precision_gradients():
     sample, _ = tx.update(part, state)  # without params, the release as it is before the last cast
     assert sample["w"].dtype == jnp.float32
     sample = np.float64(sample["w"])
-    assert scipy.stats.kstest(sample, "norm").pvalue > 1e-4
-    assert len(np.unique(sample)) > 0.99 * sample.size
-    coarse = np.float64(jnp.asarray(sample).astype(jnp.bfloat16))
-    assert len(np.unique(coarse)) < 0.1 * sample.size  # what drawing in bfloat16 would give
+    edges = np.concatenate([[-np.inf], (np.arange(-48, 48) + 0.5) / 16, [np.inf]])
+    expected = np.diff(scipy.stats.norm.cdf(edges)) * sample.size
+    counts, _ = np.histogram(sample, edges)
+    assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
+    coarse = np.float64(jnp.asarray(sample).astype(jnp.float8_e4m3fn))
+    counts, _ = np.histogram(coarse, edges)  # what noise in few bits would give
+    assert scipy.stats.chisquare(counts, expected).pvalue < 1e-9
 
 
 def correlation(x, y):
@@ -141,6 +145,24 @@ def test_no_correlation_across_leaves_steps_and_keys():
         for y in samples[:i]:
             assert abs(correlation(x, y)) < 5
     assert correlation(drawn[0]["w"], again[0]["w"]) > 100  # the same key: the same noise
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 1000.3])
+def test_the_grid_is_the_same_whatever_the_sum(size):
+    """Every release, of gradient and statistic, is a multiple of the power of two below std / 16."""
+    mechanism = dpjax.Mechanism(
+        rules.abadi(), recorder(thresholds.quantile(target=0.5)), noise_multiplier=1.5
+    )
+    tx = dpjax.privatize(mechanism, 64, jax.random.key(0))
+    rows = jnp.full((64, 400), size) * jnp.linspace(0, 1, 400)
+    update, state = jax.jit(tx.update)(rows, tx.init(jnp.zeros(400)))
+    for released, std in (
+        (np.float64(update) * 64, float(state.released.sigma_gradient)),
+        (np.float64(state.threshold.noisy), 64 / 20),
+    ):
+        unit = 2.0 ** np.floor(np.log2(std / 16))
+        assert np.all(released / unit == np.round(released / unit))
+        assert np.any(released / (2 * unit) != np.round(released / (2 * unit)))  # no coarser
 
 
 class RecorderState(NamedTuple):

@@ -1,5 +1,6 @@
 """Samplers against what their records claim: inclusion, independence, size; with rejecting arms."""
 
+import hashlib
 import math
 from fractions import Fraction
 from functools import cache, partial
@@ -13,30 +14,32 @@ from scipy import stats
 
 from dpjax import sampling as module
 from dpjax.sampling import Drawn, FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from tests.oracles.noise import folded, threefry2x32
 
 N, DRAWS = 50, 20_000
 SAMPLERS = {
-    "poisson": Poisson(0.2),
-    "truncated": TruncatedPoisson(0.2, 12, N),
+    "poisson": Poisson(10, N),
+    "truncated": TruncatedPoisson(10, N, 12),
     "fixed": FixedSize(10, N),
-    "full": FullBatch(),
+    "full": FullBatch(N),
 }
 
 
-def marks(drawn: Drawn, rows: int) -> jax.Array:
+def marks(drawn: Drawn) -> jax.Array:
     """Returns how often each row is in, from indices and size as a gradient would read them."""
     used = jnp.arange(drawn.indices.shape[0]) < drawn.size
-    return jnp.zeros(rows, jnp.int32).at[drawn.indices].add(used, mode="drop")
+    local = drawn.indices - drawn.start
+    return jnp.zeros(drawn.length, jnp.int32).at[local].add(used, mode="drop")
 
 
-def membership(sampling: Sampling, draws: int = DRAWS, seed: int = 0, rows: int = N) -> np.ndarray:
+def membership(sampling: Sampling, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
     """Returns (draws, rows) of 0 and 1, under `vmap` over keys."""
     keys = jax.random.split(jax.random.key(seed), draws)
-    return np.asarray(jax.jit(jax.vmap(lambda key: marks(sampling.draw(key, rows), rows)))(keys))
+    return np.asarray(jax.jit(jax.vmap(lambda key: marks(sampling.draw(key, 0))))(keys))
 
 
 def over_steps(sampling: Sampling, steps: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Returns (steps, N) of 0 and 1, as a training loop draws them: one `scan`, a folded key."""
+    """Returns (steps, N) of 0 and 1, as a training loop draws them: one `scan`, one key."""
 
     return np.asarray(_scanned(sampling, steps)(jax.random.key(seed)))
 
@@ -44,7 +47,7 @@ def over_steps(sampling: Sampling, steps: int = DRAWS, seed: int = 0) -> np.ndar
 @cache
 def _scanned(sampling: Sampling, steps: int):
     def step(key, t):
-        return key, marks(sampling.draw(jax.random.fold_in(key, t), N), N)
+        return key, marks(sampling.draw(key, t))
 
     return jax.jit(lambda key: jax.lax.scan(step, key, jnp.arange(steps))[1])
 
@@ -86,27 +89,55 @@ def test_truncation_drops_at_random_and_not_by_index():
     p = drawn.mean()
     assert p < 0.2
     assert np.abs(z_scores(drawn, p, p * (1 - p))).max() < 5
-    first = membership(Poisson(0.2))
+    first = membership(SAMPLERS["poisson"])
     by_index = np.where(np.cumsum(first, axis=1) <= 12, first, 0)
     assert np.abs(z_scores(by_index, p, p * (1 - p))).max() > 10
 
 
-def test_poisson_never_exceeds_its_rate():
-    """2^-33 is below the resolution: nothing is drawn, rather than too much."""
-    assert not membership(Poisson(2.0**-33), draws=50).any()
-    assert membership(Poisson(1.0), draws=50).all()
-
-
 def test_a_row_is_in_exactly_when_its_bits_are_below_the_rate():
     """A hundredth more than the rate would pass every statistic above."""
-    key, rows = jax.random.key(4), 4096
-    tickets = np.asarray(jax.random.bits(key, (rows,), jnp.uint32)).astype(object)
+    key, rows, step = jax.random.key(4), 4096, 11
+    words = threefry2x32(sampling_key(key, step), 1, np.arange(rows))
+    tickets = [(int(high) << 32) | int(low) for high, low in zip(*words, strict=True)]
     for rate in (0.2, 1 / 3, 0.7):
-        below = [Fraction(ticket, 2**32) < Fraction(rate) for ticket in tickets]
-        more = [Fraction(ticket, 2**32) < Fraction(1.01 * rate) for ticket in tickets]
-        drawn = Poisson(rate).draw_on_host(key, rows)
+        below = [Fraction(ticket, 2**64) < Fraction(rate) for ticket in tickets]
+        more = [Fraction(ticket, 2**64) < Fraction(1.01 * rate) for ticket in tickets]
+        drawn = Poisson.with_rate(rate, rows).draw(key, step).rows()
         assert drawn.tolist() == np.flatnonzero(below).tolist()
         assert sum(more) > sum(below)  # the rejecting arm
+    assert Poisson(rows, rows).draw(key, step).rows().tolist() == list(range(rows))
+
+
+def test_the_last_bit_of_a_ticket_counts():
+    """A rate that is one row's own ticket leaves it out, and the next larger rate takes it in."""
+    key, rows = jax.random.key(4), 64
+    high, low = threefry2x32(sampling_key(key, 0), 1, np.arange(rows))
+    ticket = (int(high[5]) << 32) | int(low[5])
+    for limit, taken in ((ticket, False), (ticket + 1, True)):
+        found = module._below_limit(keyed(sampling_key(key, 0)), jnp.arange(rows), limit)
+        assert bool(found[5]) is taken
+
+
+def sampling_key(key, step):
+    """The key of a step's tickets, by the oracle: the stream's name, then the step."""
+    name = int.from_bytes(hashlib.sha256(b"sampling").digest()[:4], "big")
+    return folded(folded(tuple(np.asarray(jax.random.key_data(key))), name), step)
+
+
+def keyed(words):
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl="threefry2x32")
+
+
+def test_bits_do_not_follow_a_flag_of_jax():
+    key, sampling = jax.random.key(0), Poisson(500, 1000)
+    drawn = {}
+    for flag in (True, False):
+        with jax.threefry_partitionable(flag):
+            drawn[flag] = sampling.draw(key, 3).rows().tolist()
+            other = jax.random.bits(key, (4,), jnp.uint32).tolist()
+        drawn[flag, "jax"] = other
+    assert drawn[True] == drawn[False]
+    assert drawn[True, "jax"] != drawn[False, "jax"]  # the rejecting arm: JAX's own bits do follow
 
 
 def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
@@ -134,7 +165,7 @@ def smallest_of_coarse_tickets(draws: int, rows: int, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [1, 3, 6])
 def test_fixed_size_is_uniform_over_all_subsets(size):
-    drawn = membership(FixedSize(size, 7), rows=7)
+    drawn = membership(FixedSize(size, 7))
     assert np.all(drawn.sum(axis=1) == size)
     assert uniform_over_subsets(drawn, size) > 1e-4
     assert uniform_over_subsets(smallest_of_coarse_tickets(DRAWS, 7, size), size) < 1e-9
@@ -143,11 +174,15 @@ def test_fixed_size_is_uniform_over_all_subsets(size):
 def test_ties_are_drawn_again(monkeypatch):
     """With two bits to a ticket nearly every draw ties, often more than once."""
     fine = module._tickets
-    monkeypatch.setattr(module, "_tickets", lambda key, rows: fine(key, rows) >> 30)
-    for sampling in (FixedSize(3, 7), TruncatedPoisson(1.0, 3, 7)):
-        drawn = membership(sampling, rows=7)
+    monkeypatch.setattr(
+        module, "_tickets", lambda key, rows: tuple(w >> 30 for w in fine(key, rows))
+    )
+    jax.clear_caches()
+    for sampling in (FixedSize(3, 7), TruncatedPoisson(7, 7, 3)):
+        drawn = membership(sampling)
         assert np.all(drawn.sum(axis=1) == 3)
         assert uniform_over_subsets(drawn, 3) > 1e-4
+    jax.clear_caches()
 
 
 def test_order_statistic_is_that_of_a_sort():
@@ -170,14 +205,14 @@ def test_truncated_poisson_is_a_binomial_cut_off_and_uniform_given_its_size():
         given = [uniform_over_subsets(drawn, size) for size in range(1, most + 1)]
         return chi_square(sizes, expected), min(given)
 
-    drawn = membership(TruncatedPoisson(0.4, most, rows), rows=rows)
+    drawn = membership(TruncatedPoisson(0.4 * rows, rows, most))
     assert min(p_values(drawn)) > 1e-4
-    whole = membership(Poisson(0.4), rows=rows)
+    whole = membership(Poisson(0.4 * rows, rows))
     by_index = np.where(np.cumsum(whole, axis=1) <= most, whole, 0)
     size, subsets = p_values(by_index)
     assert size > 1e-4
     assert subsets < 1e-9
-    fixed = membership(FixedSize(most, rows), rows=rows)
+    fixed = membership(FixedSize(most, rows))
     assert chi_square(np.bincount(fixed.sum(axis=1), minlength=most + 1), expected) < 1e-9
 
 
@@ -207,7 +242,7 @@ def shuffled_partition(steps: int, size: int) -> np.ndarray:
 
 
 def test_steps_of_poisson_are_independent_and_a_shuffled_partition_is_rejected():
-    assert max(poisson_scores(over_steps(Poisson(0.2)), 0.2).values()) < 5
+    assert max(poisson_scores(over_steps(SAMPLERS["poisson"]), 0.2).values()) < 5
     rejected = poisson_scores(shuffled_partition(DRAWS, 10), 0.2)
     assert rejected["inclusion"] < 5  # frequencies alone do not tell
     assert min(rejected[name] for name in ("size", "overlap", "counts")) > 30
@@ -226,32 +261,39 @@ def test_steps_and_seeds_are_independent_and_repeat(name):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_shards_hold_the_whole_draw(name):
-    """Eight shards of seven rows, for fifty."""
-    shard = -(-N // 8)
+def test_parts_are_slices_of_the_whole_draw(name):
+    """Eight parts of seven rows, for fifty; and uneven ones."""
 
-    @jax.jit
-    def both(key):
-        drawn = SAMPLERS[name].draw(key, N)
-        return drawn, [drawn.local(start, shard) for start in range(0, 8 * shard, shard)]
+    @partial(jax.jit, static_argnames="length")
+    def part(key, start, length):
+        return SAMPLERS[name].draw(key, 2, part=(start, length))
 
     for seed in range(20):
-        drawn, parts = both(jax.random.key(seed))
-        together = []
-        for device, part in enumerate(parts):
-            mine, padding = np.split(np.asarray(part.indices), [int(part.size)])
-            assert np.all(padding == shard)
-            together.append(mine + device * shard)
-        assert np.array_equal(np.concatenate(together), drawn.indices[: drawn.size])
+        key = jax.random.key(seed)
+        whole = SAMPLERS[name].draw(key, 2).rows()
+        parts = [part(key, start, 7) for start in range(0, 56, 7)]
+        assert np.array_equal(np.concatenate([each.rows() for each in parts]), whole)
+        for each in parts:
+            assert np.all(np.asarray(each.indices)[int(each.size) :] == N)  # no row: padding
+        uneven = [SAMPLERS[name].draw(key, 2, part=p).rows() for p in ((0, 3), (3, 30), (33, 17))]
+        assert np.array_equal(np.concatenate(uneven), whole)
 
 
-def test_local_reads_any_order_and_no_padding():
-    drawn = Drawn(jnp.array([9, 3, 5, 4, 3]), jnp.array(3))
-    indices, size = drawn.local(jnp.int32(3), 4)
-    assert indices.tolist() == [0, 2, 4, 4]
-    assert size == 2
-    indices, size = drawn.local(0, 3)
-    assert (indices.tolist(), int(size)) == ([3, 3, 3], 0)
+def test_a_part_of_a_poisson_draw_costs_that_part():
+    """No array as long as the data set is formed."""
+    rows = 1_000_003
+    drawn = jax.jit(lambda key, t: Poisson(1000, rows).draw(key, t, part=(500_000, 64)))
+    text = drawn.lower(jax.random.key(0), 0).as_text()
+    assert "tensor<1000003x" not in text
+    whole = jax.jit(Poisson(1000, rows).draw).lower(jax.random.key(0), 0).as_text()
+    assert "tensor<1000003x" in whole  # can be told
+
+
+@pytest.mark.parametrize("name", ["poisson", "truncated", "fixed"])
+def test_a_constant_key_draws_a_new_batch_at_every_step(name):
+    key = jax.random.key(0)
+    batches = {tuple(SAMPLERS[name].draw(key, t).rows().tolist()) for t in range(50)}
+    assert len(batches) == 50
 
 
 @pytest.fixture(scope="module")
@@ -269,8 +311,8 @@ def test_devices_of_a_mesh_hold_the_batch_of_one(mesh, name):
     @partial(jax.shard_map, mesh=mesh, in_specs=P(), out_specs=P(None, "data"))
     def eight(key):
         def step(key, t):
-            drawn = SAMPLERS[name].draw(jax.random.fold_in(key, t), N)
-            return key, marks(drawn.local(jax.lax.axis_index("data") * shard, shard), shard)
+            start = jax.lax.axis_index("data") * shard
+            return key, marks(SAMPLERS[name].draw(key, t, part=(start, shard)))
 
         return jax.lax.scan(step, key, jnp.arange(30))[1]
 
@@ -283,50 +325,84 @@ def test_devices_of_a_mesh_hold_the_batch_of_one(mesh, name):
 def test_a_key_for_each_device(mesh, name):
     @partial(jax.shard_map, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
     def eight(keys):
-        return marks(SAMPLERS[name].draw(keys[0], N), N)[None]
+        return marks(SAMPLERS[name].draw(keys[0], 0))[None]
 
     keys = jax.random.split(jax.random.key(0), 8)
     assert np.array_equal(jax.jit(eight)(keys), membership(SAMPLERS[name], 8))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_draw_on_host_is_the_draw_and_compiles_once(name):
-    module._compiled_draw.cache_clear()
-    on_device = jax.jit(lambda key: SAMPLERS[name].draw(key, N))
-    for seed in range(10):
-        key = jax.device_put(jax.random.key(seed), jax.devices()[-1])
-        drawn, rows = on_device(key), SAMPLERS[name].draw_on_host(key, N)
+def test_eager_draws_compile_once_and_equal_jitted_ones(name):
+    jitted = jax.jit(SAMPLERS[name].draw)
+    SAMPLERS[name].draw(jax.random.key(0), 0)
+    before = module._drawn._cache_size()
+    for t in range(10):
+        rows = SAMPLERS[name].draw(jax.random.key(1), t).rows()
         assert isinstance(rows, np.ndarray)
-        assert np.array_equal(rows, drawn.indices[: drawn.size])
+        assert np.array_equal(rows, jitted(jax.random.key(1), t).rows())
         assert np.array_equal(rows, np.unique(rows))
-    assert module._compiled_draw.cache_info().misses == 1
-    assert module._compiled_draw(SAMPLERS[name], N)._cache_size() == 1
+    assert module._drawn._cache_size() <= before + 1  # a Python int as the step is weakly typed
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_no_draw_sorts(name):
     """A sort of all rows takes as long as a training step."""
-    text = jax.jit(lambda key: SAMPLERS[name].draw(key, N)).lower(jax.random.key(0)).as_text()
+    text = jax.jit(SAMPLERS[name].draw).lower(jax.random.key(0), 0).as_text()
     assert "stablehlo.sort" not in text
 
 
-def test_drawn_feeds_per_example_grads():
-    indices, size = FullBatch().draw(jax.random.key(0), 4)
-    assert Drawn(indices, size).rows == {"indices": indices, "count": size}
-    with pytest.raises(ValueError, match="dataset_size = 4: expected 50"):
-        SAMPLERS["fixed"].draw(jax.random.key(0), 4)
+def test_what_is_drawn_carries_its_sampling_and_its_numbers():
+    drawn = jax.jit(SAMPLERS["fixed"].draw)(jax.random.key(0), 0)
+    assert drawn.sampling == SAMPLERS["fixed"]
+    assert jax.tree.map(lambda x: x, drawn).sampling == SAMPLERS["fixed"]
+    assert drawn.length == N
+    packed = drawn.packed()
+    assert packed.sampling == SAMPLERS["fixed"]
+    assert packed.indices.tolist() == drawn.rows().tolist()
+
+
+def test_numbers_of_a_record():
+    poisson = Poisson(256, 60_000)
+    assert poisson.rate == 256 / 60_000
+    assert Poisson.with_rate(256 / 60_000, 60_000) == poisson
+    assert Sampling.from_plain(Poisson.with_rate(0.3).to_plain()) == Poisson.with_rate(0.3)
+    assert (FixedSize(10, 50).rate, FixedSize(10, 50).batch_size) == (0.2, 10)
+    assert (FullBatch(50).rate, FullBatch(50).batch_size) == (1, 50)
+    assert TruncatedPoisson(10, 50, 12).rate == 0.2
+    assert repr(poisson) == "Poisson(batch_size=256.0, dataset_size=60000)"
+    assert repr(Poisson.with_rate(0.25)) == "Poisson.with_rate(0.25)"
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Poisson(0.0), "rate = 0.0: expected"),
-        (lambda: Poisson(float("nan")), "rate = nan: expected"),
-        (lambda: TruncatedPoisson(0.1, 60, 50), "max_size = 60: expected at most"),
+        (lambda: Poisson(0.1, 50), "batch_size = 0.1: expected the number of examples in a batch"),
+        (lambda: Poisson(51, 50), "batch_size = 51: expected .* at most dataset_size = 50"),
+        (lambda: Poisson(float("nan"), 50), "batch_size = nan: expected"),
+        (lambda: Poisson(4, 0), "dataset_size = 0: expected"),
+        (lambda: Poisson.with_rate(0.0), "rate = 0.0: expected"),
+        (lambda: Poisson.with_rate(float("nan")), "rate = nan: expected"),
+        (lambda: Poisson.with_rate(0.001, 50), "batch_size = 0.05: expected"),
+        (lambda: Poisson(10, 50, rate=0.3), "rate = 0.3: expected batch_size / dataset_size = 0.2"),
+        (
+            lambda: Poisson.with_rate(0.1).draw(jax.random.key(0), 0),
+            "dataset_size = None: expected",
+        ),
+        (lambda: FullBatch().draw(jax.random.key(0), 0), "dataset_size = None: expected"),
+        (lambda: Poisson(4, 2**31).draw(jax.random.key(0), 0), "at most 2.31 - 1 rows"),
+        (lambda: TruncatedPoisson(10, 50, 60), "max_size = 60: expected at most"),
         (lambda: FixedSize(51, 50), "size = 51: expected at most"),
         (lambda: FixedSize(0, 50), "size = 0: expected"),
+        (lambda: FullBatch(50).draw(jax.random.key(0), 0, part=(0, 0)), r"part\[1\] = 0: expected"),
+        (lambda: FullBatch(50).draw(jax.random.key(0), 0, part=(-1, 5)), r"part\[0\] = -1"),
     ],
 )
 def test_bad_values(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("key", [None, 3, "seed"])
+def test_a_draw_needs_a_key(key):
+    with pytest.raises(TypeError, match="expected a JAX random key"):
+        SAMPLERS["poisson"].draw(key, 0)

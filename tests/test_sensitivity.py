@@ -14,6 +14,7 @@ import dpjax
 from dpjax import methods, rules
 from dpjax._states import find_state
 from tests import registry
+from tests.gradients.drawn import drawn_of, rows_of
 
 B, CHUNK, SIGMA = 32.0, 4, 1.0
 GROUPS = {"flat": None, "per_leaf": "per_leaf", "labels": {"a": "x", "b": "y", "c": "x"}}
@@ -68,7 +69,7 @@ def release_parts(method, groups, engine="vmap"):
     def parts(data, indices, count):
         loss = method.loss(linear_loss, state)
         grads = dpjax.per_example_grads(loss, engine, chunk=CHUNK)(
-            params, data, indices=indices, count=count
+            params, data, drawn_of(indices, count, rows_of(data))
         )
         return method.clipped_sum(grads, state)
 

@@ -10,17 +10,16 @@ import dpjax
 
 N, B, STEPS = 1437, 256, 200  # private examples, expected batch size, steps
 EPSILON, DELTA = 6.0, 1e-4  # the budget of one run
-sampling = dpjax.sampling.Poisson(B / N)
+sampling = dpjax.sampling.Poisson(batch_size=B, dataset_size=N)
 images, labels = load_digits(return_X_y=True)
 x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
 
 
 def train(method, key):
-    streams = [dpjax.noise.stream(key, name) for name in ("init", "sampling", "noise")]
-    rngs = nnx.Rngs(streams[0])
+    rngs = nnx.Rngs(dpjax.noise.stream(key, "init"))
     layers = nnx.Linear(64, 64, rngs=rngs), nnx.relu, nnx.Linear(64, 10, rngs=rngs)
     graph, params = nnx.split(nnx.Sequential(*layers))
-    tx = optax.chain(method.transformation(B, streams[2]), optax.adam(3e-3))
+    tx = optax.chain(method.transformation(B, key), optax.adam(3e-3))
 
     def loss_fn(params, example):  # the loss of ONE example
         logits = nnx.merge(graph, params)(example[0])
@@ -28,9 +27,9 @@ def train(method, key):
 
     def step(carry, t):
         params, state = carry
-        drawn = sampling.draw(jax.random.fold_in(streams[1], t), N)
+        drawn = sampling.draw(key, t)
         grads_of = dpjax.per_example_grads(method.loss(loss_fn, state), chunk=64)
-        grads = grads_of(params, (x[:N], y[:N]), **drawn.rows)
+        grads = grads_of(params, (x[:N], y[:N]), drawn)
         updates, state = tx.update(grads, state, params)
         return (optax.apply_updates(params, updates), state), None
 

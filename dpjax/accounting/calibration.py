@@ -184,7 +184,7 @@ def _central_limit(sampling: Sampling, runs: Runs, epsilon: float, delta: float)
     if isinstance(sampling, FixedSize):
         rate = sampling.size / sampling.dataset_size
     elif not isinstance(sampling, FullBatch):
-        rate = sampling.rate  # type: ignore[attr-defined]
+        rate = sampling.rate
 
     def figure(factor: float) -> float:
         inverse = [((sigma * factor) ** -2, count) for sigma, count in runs]

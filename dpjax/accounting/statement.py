@@ -24,6 +24,12 @@ _RELATIONS = {
     "replace_one": "two data sets are neighbours if they differ in {unit}, which was replaced",
 }
 
+# Neighbours under replace-one have the same size anyway.
+_SIZE_IS_PUBLIC = (
+    "- **Public:** the number of examples is public. Sampling rates, steps per epoch and often "
+    "delta are computed from it and published, so it is not protected."
+)
+
 _ACCOUNTANTS = {
     "pld": "privacy loss distributions (dp-accounting)",
     "rdp": "Renyi differential privacy (dp-accounting)",
@@ -64,6 +70,7 @@ def privacy_statement(
         figure = f"epsilon = {rounded_up(spent)} at delta = {rounded_up(delta)}"
         claim = f"has the figure {figure}: {spent.note}."
     relation = _RELATIONS[spent.relation].format(unit=ledger.unit)
+    public = [_SIZE_IS_PUBLIC] if spent.relation == "add_or_remove_one" else []
     lines = [
         f"# Privacy statement: {ledger.dataset}",
         "",
@@ -71,6 +78,7 @@ def privacy_statement(
         "",
         f"- **Protected unit:** {ledger.unit}.",
         f"- **Relation:** {spent.relation.replace('_', ' ')}: {relation}.",
+        *public,
         f"- **Accountant:** {_ACCOUNTANTS[accountant]}{_worth(spent)}.",
         "",
         "Released:",

@@ -47,7 +47,7 @@ def claim_of(method: Method, rate: float, steps: int, delta: float) -> Claim:
         (3.14, 'accounted')
     """
     if method.mechanism.rule.no_bound is None:
-        sampling = FullBatch() if rate == 1 else Poisson(rate)
+        sampling = FullBatch() if rate == 1 else Poisson.with_rate(rate)
         return Claim(float(accounting.epsilon(method, sampling, steps, delta)), "accounted")
     return Claim(_printed(method, rate, steps, delta), "printed")
 

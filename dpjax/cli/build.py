@@ -14,10 +14,10 @@ def build_sampling(request: Request) -> Sampling:
         except (TypeError, ValueError) as error:
             raise ValueError(f"sampling: {error}") from error
     if request.sampling == "full":
-        return FullBatch()
+        return FullBatch(request.dataset_size)
     size, batch = request.required("dataset_size"), request.required("batch_size")
     if request.sampling == "truncated":
-        return TruncatedPoisson(batch / size, request.required("max_size"), size)
+        return TruncatedPoisson(batch, size, request.required("max_size"))
     if request.sampling == "fixed":
         return FixedSize(batch, size)
-    return Poisson(batch / size)
+    return Poisson(batch, size)

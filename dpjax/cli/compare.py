@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,13 @@ def _run(args: argparse.Namespace) -> int:
     folder = Path(args.out) if args.out else unused_folder(f"compare-{experiment.data.name}")
     if args.resume and args.out is None:
         raise ValueError("--resume: expected --out DIR, the runs to go on with")
-    if not args.resume:
-        _check_unused(folder, methods)
+    begun = {label for label in methods if any((folder / label).glob("**/run.json"))}
+    _check_begun(folder, begun, args.resume)
     rows, seconds, say_once = [], {}, _once()
     for label, table in methods.items():
         own = Experiment.from_plain({**experiment.to_plain(), "method": table})
         with resumable(folder):
-            results = trained(own, folder / label, args, say_once, resume=args.resume)
+            results = trained(own, folder / label, args, say_once, resume=label in begun)
         rows += [ComparedRun(label, result.folder) for result in results]
         seconds[label] = max(result.seconds for result in results)
     text = comparison_text(rows)
@@ -107,14 +107,15 @@ def _table(label: str, given: Any) -> dict[str, Any]:
     return table
 
 
-def _check_unused(folder: Path, labels: Iterable[str]) -> None:
-    """Refuses a folder with a run of any of the methods, before one of them is trained."""
-    for label in labels:
-        if any((folder / label).glob("**/run.json")):
-            raise ValueError(
-                f"{folder / label} holds a run: expected --resume to go on with it, or another "
-                "--out"
-            )
+def _check_begun(folder: Path, begun: Collection[str], resume: bool) -> None:
+    """Refuses runs of any method unless they are to be resumed, and then none at all."""
+    if begun and not resume:
+        raise ValueError(
+            f"{folder / min(begun)} holds a run: expected --resume to go on with it, or another "
+            "--out"
+        )
+    if resume and not begun:
+        raise ValueError(f"{folder} holds no run of these methods: expected one to resume")
 
 
 def _once() -> Callable[[str], None]:

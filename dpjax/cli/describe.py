@@ -91,7 +91,7 @@ def _sampling_text(sampling: Sampling, setting: Setting) -> str:
         return "full batches"
     if isinstance(sampling, FixedSize):
         return f"{sampling.size} of {sampling.dataset_size}, without replacement"
-    text = f"Poisson at rate {sampling.rate:.6g}"  # type: ignore[attr-defined]
+    text = f"Poisson at rate {sampling.rate:.6g}"
     if setting.batch_size is not None:
         text += f" ({setting.batch_size:g} of {setting.dataset_size} expected)"
     if isinstance(sampling, TruncatedPoisson):

@@ -105,20 +105,22 @@ def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None
             )
 
 
-def stored_experiment(folder: Path, varied: bool = False) -> Experiment | None:
-    """Returns the experiment of what a folder holds, to go on with; None where nothing was begun.
+def stored_experiment(folder: Path, varied: bool = False) -> Experiment:
+    """Returns the experiment of what a folder holds, to go on with.
 
     Args:
         folder: of a run, or of several runs that were begun together.
         varied: whether the flags say how these differ.
+
+    Raises:
+        FileNotFoundError: no run was begun there.
     """
-    if RunFolder(folder).exists:
-        return RunFolder(folder).read_config()
     inside = sorted(file.parent for file in folder.glob("*/run.json"))
-    if not inside:
-        return None
-    first = RunFolder(inside[0])
-    experiment, together = first.read_config(), first.identity().members
+    is_run = RunFolder(folder).exists or not inside
+    first = RunFolder(folder if is_run else inside[0])
+    together, experiment = first.identity().members, first.read_config()
+    if is_run:
+        return experiment
     if together == 1:
         raise ValueError(f"{folder} holds several runs: expected one of them, as {first.path}")
     if together > experiment.run.seeds and not varied:

@@ -27,9 +27,11 @@ def bound_data(bound: Bound) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Writes infinity as "inf": JSON has no number for it."""
+    """Writes infinity as "inf" and NaN as null: JSON has no numbers for them."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

@@ -126,7 +126,7 @@ def _steps_per_epoch(request: Request, sampling: Sampling) -> float:
         return 1.0
     if isinstance(sampling, FixedSize):
         return sampling.dataset_size / sampling.size
-    return 1 / sampling.rate  # type: ignore[attr-defined]
+    return 1 / sampling.rate
 
 
 def _length(request: Request, steps_per_epoch: float) -> tuple[int, float]:

@@ -45,7 +45,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--rekey",
         action="store_true",
-        help="go on with --out as another experiment, with new keys, in the same ledger",
+        help="go on with --out as another experiment, or under other versions, with new keys",
     )
 
 
@@ -68,7 +68,7 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
     if not (args.resume or args.rekey):
         return read_experiment(args, method=args.method), vary
     base, method = stored_experiment(Path(args.out), bool(vary)), args.method
-    if base is not None and method is None and not args.rekey and _has_arguments(args, vary):
+    if method is None and not args.rekey and _has_arguments(args, vary):
         method = base.method.get("name")  # the command as it was: it must come to the same method
     return read_experiment(args, base, method), vary
 
@@ -111,10 +111,12 @@ def trained(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Says how to go on if the user stops what is done inside."""
+    """Says how to go on if the user stops what is done inside, and there is a run to go on with."""
     try:
         yield
     except KeyboardInterrupt:
+        if not any(folder.glob("**/run.json")):
+            raise
         where = shlex.quote(str(folder))
         raise KeyboardInterrupt(
             f"the same command with --resume --out {where} goes on from the last checkpoint"

@@ -6,12 +6,13 @@ Nothing here knows of privacy. A rule needs norms and a weighted sum; an engine 
 from dpjax.gradients.batch_stats import refuse_batch_stats
 from dpjax.gradients.ghost import Explanation, explain
 from dpjax.gradients.groups import GroupIndex, group_index, labels
-from dpjax.gradients.interface import PerExampleGrads
+from dpjax.gradients.interface import BatchSums, PerExampleGrads
 from dpjax.gradients.norms import combined_norm
 from dpjax.gradients.per_example import ENGINES, as_per_example_grads, per_example_grads
 
 __all__ = [
     "ENGINES",
+    "BatchSums",
     "Explanation",
     "GroupIndex",
     "PerExampleGrads",

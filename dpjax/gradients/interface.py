@@ -1,7 +1,7 @@
 """Per-example gradients as an opaque object: norms and weighted sums, however they are computed."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,31 @@ from dpjax.gradients.groups import GroupIndex, group_index
 from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
 from dpjax.gradients.rows import Chunk, Rows
 from dpjax.gradients.shards import varying
+from dpjax.gradients.twofloat import TwoFloat, added, row_sum
 
-__all__ = ["PerExampleGrads"]
+__all__ = ["BatchSums", "PerExampleGrads"]
+
+
+class BatchSums(NamedTuple):
+    """Sums over the rows of a batch; private.
+
+    Attributes:
+        gradient: ``sum_i w_i g_i``, a pytree shaped like the parameters.
+        statistic: ``sum_i s_i``.
+        positions: the number of rows there was room for, padding included.
+        rerounding: how far one more row can move the gradient's sum by rounding the others anew,
+            in units of the longest ``w_i g_i``; 0 where that is below 1e-9.
+    """
+
+    gradient: TwoFloat
+    statistic: TwoFloat
+    positions: int
+    rerounding: float
+
+    @property
+    def rounded(self) -> tuple[Any, Any]:
+        """(gradient, statistic), each rounded to its dtype."""
+        return self.gradient.hi, self.statistic.hi
 
 
 class PerExampleGrads:
@@ -89,12 +112,12 @@ class PerExampleGrads:
             position = jnp.minimum(start + jnp.arange(self._rows.chunk), self._rows.size - 1)
             return _kept_sum(chunk, chunk.norms(index), columns[position], index)
 
-        return self._sum(body)
+        return self._sum(body).hi
 
     def aggregate(
         self, fn: Callable[[jax.Array], tuple[jax.Array, Any]], groups: Any = None
-    ) -> tuple[Any, Any]:
-        """Returns ``(sum_i w_i g_i, sum_i s_i)`` in one pass over the chunks.
+    ) -> BatchSums:
+        """Returns ``sum_i w_i g_i`` and ``sum_i s_i`` in one pass over the chunks.
 
         Padded rows are masked in both sums, here and not in `fn`; a row that is not finite adds
         nothing to the first and the statistic of norm +inf to the second.
@@ -108,11 +131,13 @@ class PerExampleGrads:
             >>> import dpjax
             >>> grads_of = dpjax.per_example_grads(lambda w, x: w * x)
             >>> grads = grads_of(jnp.float32(0), jnp.array([1.0, 3.0]))
-            >>> total, count = grads.aggregate(lambda n: (1 / n, (n > 2.0).astype(jnp.float32)))
+            >>> sums = grads.aggregate(lambda n: (1 / n, (n > 2.0).astype(jnp.float32)))
+            >>> total, count = sums.rounded
             >>> float(total), float(count)
             (2.0, 1.0)
         """
         index = group_index(groups, self._like)
+        figures: list[float] = []  # known when the engine has traced the loss
 
         def body(chunk: ChunkGrads, start: Any) -> Any:
             norms = chunk.norms(index)
@@ -121,9 +146,21 @@ class PerExampleGrads:
             weights, statistics = fn(shown)
             weights = _checked_weights(weights, shown.shape).reshape(norms.shape)
             total = _kept_sum(chunk, norms, weights, index)
-            return total, jax.tree.map(lambda s: _real_sum(s, chunk.real), statistics)
+            leaves, treedef = jax.tree.flatten(statistics)
+            sums = [row_sum(_zero_padding(leaf, chunk.real)) for leaf in leaves]
+            halves = zip(*sums, strict=True) if sums else ((), ())
+            figures.append(chunk.rerounding(self._rows.size))
+            return TwoFloat(
+                *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
+            )
 
-        return self._sum(body)
+        (gradient, statistic), (gradient_low, statistic_low) = self._sum(body)
+        return BatchSums(
+            TwoFloat(gradient, gradient_low),
+            TwoFloat(statistic, statistic_low),
+            self._rows.size,
+            max(figures),
+        )
 
     def __contains__(self, name: object) -> bool:
         """Is False: Flax's TrainState asks gradients for a key of its own before it updates."""
@@ -142,18 +179,15 @@ class PerExampleGrads:
 
         return PerExampleGrads(mapped, self._rows, self._like, self._zero)
 
-    def _sum(self, body: Callable[[ChunkGrads, Any], Any]) -> Any:
+    def _sum(self, body: Callable[[ChunkGrads, Any], TwoFloat]) -> TwoFloat:
         """Adds up `body` over the chunks."""
         if self._whole is not None:
             return body(self._whole, 0)
 
-        def at(start: Any) -> Any:
+        def at(start: Any) -> TwoFloat:
             return body(self._engine(self._rows.take(start)), start)
 
-        return self._loop(
-            jax.eval_shape(at, 0),
-            lambda start, total: jax.tree.map(jnp.add, total, at(start)),
-        )
+        return self._loop(jax.eval_shape(at, 0), lambda start, total: added(total, at(start)))
 
     def _stack(self, body: Callable[[ChunkGrads], Any]) -> Any:
         """Lays the rows of `body` over the chunks end to end; 0 for padding."""
@@ -192,13 +226,11 @@ def _checked_weights(weights: Any, shape: tuple[int, ...]) -> jax.Array:
     return weights
 
 
-def _kept_sum(chunk: ChunkGrads, norms: jax.Array, weights: jax.Array, index: GroupIndex) -> Any:
+def _kept_sum(
+    chunk: ChunkGrads, norms: jax.Array, weights: jax.Array, index: GroupIndex
+) -> TwoFloat:
     finite = jnp.where(jnp.isfinite(weights), weights, 0)
     return chunk.weighted_sum(finite, norms, index)
-
-
-def _real_sum(statistic: jax.Array, real: jax.Array) -> jax.Array:
-    return jnp.sum(_zero_padding(statistic, real), axis=0)
 
 
 def _zero_padding(tree: Any, real: jax.Array) -> Any:

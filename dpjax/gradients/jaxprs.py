@@ -1,12 +1,12 @@
-"""What a pass over a traced program needs: the program behind a call, and one equation alone."""
+"""What a pass over a traced program needs: the programs behind an equation, and it alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax.extend import core
 
-__all__ = ["called_program", "evaluate", "is_differentiable", "is_float"]
+__all__ = ["called_program", "evaluate", "inner_programs", "is_differentiable", "is_float"]
 
 # Calls that change nothing of what is computed or differentiated, by their names over the years.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint")
@@ -18,6 +18,15 @@ def called_program(eqn: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
         return None
     called = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
     return (called.jaxpr, called.consts) if hasattr(called, "consts") else (called, ())
+
+
+def inner_programs(eqn: Any) -> Iterator[core.Jaxpr]:
+    """Yields every program that an equation holds: branches, bodies of loops, calls."""
+    for value in eqn.params.values():
+        for one in value if isinstance(value, list | tuple) else (value,):
+            jaxpr = getattr(one, "jaxpr", one)
+            if isinstance(jaxpr, core.Jaxpr):
+                yield jaxpr
 
 
 def evaluate(

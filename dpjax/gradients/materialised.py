@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.masking import over_clean_rows, weighted_rows
-from dpjax.gradients.norms import row_norms
+from dpjax.gradients.masking import over_clean_rows
+from dpjax.gradients.norms import row_norms, settled
+from dpjax.gradients.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "MaterialisedChunk"]
 
@@ -28,8 +29,17 @@ class ChunkGrads(Protocol):
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
 
-    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+
+    def rerounding(self, rows: int) -> float:
+        """Returns how far one more row can move the weighted sum by rounding the others anew.
+
+        In units of the longest ``weights[i] * g_i``; 0 where that is below 1e-9.
+
+        Args:
+            rows: the number of rows in all chunks, which are like this one.
+        """
 
 
 @dataclass(frozen=True)
@@ -45,13 +55,18 @@ class MaterialisedChunk:
         leaves = jax.tree.leaves(self.grads)
         return row_norms(leaves, groups.of_leaf, len(groups.names), self.real)
 
-    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> Any:
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
         leaves, treedef = jax.tree.flatten(self.grads)
         keep = self.real & jnp.isfinite(norms[:, 0])
         columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
         sums = _weighted_sums(leaves, columns, keep, norms)
-        return jax.tree.unflatten(treedef, sums)
+        return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
+
+    def rerounding(self, rows: int) -> float:
+        """Returns 0: rows are added in two floats."""
+        del rows
+        return 0.0
 
     def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
         """Applies `fn` to every example's gradient; a row that is not finite stays so."""
@@ -61,15 +76,15 @@ class MaterialisedChunk:
         def marked(leaf: jax.Array) -> jax.Array:
             return jnp.where(finite.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, jnp.nan)
 
-        mapped = jax.tree.map(marked, jax.vmap(fn)(self.grads))
+        mapped = settled(jax.tree.map(marked, jax.vmap(fn)(self.grads)))
         return MaterialisedChunk(mapped, self.losses, self.real)
 
 
 @jax.jit  # an eager caller would recompile a bare cond each time
 def _weighted_sums(
     leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array, norms: jax.Array
-) -> list[jax.Array]:
-    def sums(rows: list[jax.Array]) -> list[jax.Array]:
-        return jax.tree.map(weighted_rows, columns, rows)
+) -> list[TwoFloat]:
+    def sums(rows: list[jax.Array]) -> list[TwoFloat]:
+        return jax.tree.map(weighted_row_sum, columns, rows)
 
     return over_clean_rows(sums, leaves, keep, norms)

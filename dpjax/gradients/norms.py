@@ -3,11 +3,19 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["accumulation_dtype", "combined_norm", "norms_of", "power_of_two", "row_norms"]
+__all__ = [
+    "accumulation_dtype",
+    "combined_norm",
+    "norms_of",
+    "power_of_two",
+    "row_norms",
+    "settled",
+]
 
 # Between these a sum of squares has lost nothing: above, it is near overflow; below, squares of
 # single entries may have vanished. Outside, the row is scaled by a power of two first.
@@ -17,6 +25,21 @@ _SAFE_SQUARES = (1e-20, 1e37)
 def accumulation_dtype(leaf: jax.Array) -> jnp.dtype:
     """Returns the dtype sums over `leaf` are taken in: float32, or float64 for float64."""
     return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
+def settled(tree: Any) -> Any:
+    """Returns the tree with its half-precision arrays as the same numbers to all that use them.
+
+    XLA may skip the rounding to bfloat16 for one use of a value and not for another. The norm of a
+    gradient would then not be that of the gradient in the sum, by up to 2^-8 of its length.
+    """
+
+    def one(leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        half = jnp.issubdtype(leaf.dtype, jnp.inexact) and leaf.dtype != accumulation_dtype(leaf)
+        return jax.lax.optimization_barrier(leaf) if half else leaf
+
+    return jax.tree.map(one, tree)
 
 
 # Jitted, like the other helpers that branch: an eager caller would recompile a bare cond each time.

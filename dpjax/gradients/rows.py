@@ -6,11 +6,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Chunk", "Rows", "batch_rows", "gathered_rows", "leading_size", "loss_arguments"]
+from dpjax.sampling import Drawn, Packed
+
+__all__ = [
+    "Chunk",
+    "Rows",
+    "batch_rows",
+    "drawn_rows",
+    "leading_size",
+    "loss_arguments",
+    "packed_rows",
+]
 
 
 class Chunk(NamedTuple):
-    """Some rows: the examples, which of them are real, and their row indices in the data."""
+    """Some rows: the examples, which of them are real, and their numbers in the whole data set."""
 
     examples: Any
     real: jax.Array
@@ -28,6 +38,7 @@ class Rows:
         real: (size,) bool, False for padding; None when every position is real.
         indices: (size,) the row of `data` behind each position; None for row = position.
         count: number of leading positions in use, possibly traced; None for all of them.
+        numbers: (size,) the row's number in the whole data set; None where `data` is all of it.
     """
 
     data: Any
@@ -36,11 +47,12 @@ class Rows:
     real: jax.Array | None = None
     indices: jax.Array | None = None
     count: jax.Array | None = None
+    numbers: jax.Array | None = None
 
     @property
     def arrays(self) -> tuple[Any, ...]:
         """Everything that may be traced."""
-        return self.data, self.real, self.indices, self.count
+        return self.data, self.real, self.indices, self.count, self.numbers
 
     @property
     def single(self) -> bool:
@@ -59,7 +71,8 @@ class Rows:
         inside = jnp.minimum(position, self.size - 1)
         row = inside if self.indices is None else self.indices[inside]
         rows = leading_size("data", self.data)
-        return Chunk(self._gather(jnp.clip(row, 0, rows - 1)), self.real_at(position), row)
+        number = row if self.numbers is None else self.numbers[inside]
+        return Chunk(self._gather(jnp.clip(row, 0, rows - 1)), self.real_at(position), number)
 
     def real_at(self, position: jax.Array) -> jax.Array:
         """Returns which of these positions hold a real row."""
@@ -77,8 +90,9 @@ class Rows:
         """Returns every position as one chunk, without a gather where row = position."""
         if self.indices is not None:
             return self.take(0)
-        real = jnp.ones(self.size, bool) if self.real is None else self.real
-        return Chunk(self.data, real, jnp.arange(self.size))
+        position = jnp.arange(self.size)
+        number = position if self.numbers is None else self.numbers
+        return Chunk(self.data, self.real_at(position), number)
 
     def _gather(self, index: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], self.data)
@@ -106,26 +120,27 @@ def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:
     return Rows(batch, size, _chunk_size(chunk, size), real=real)
 
 
-def gathered_rows(data: Any, indices: Any, count: Any, chunk: int | None) -> Rows:
-    """Returns the rows ``indices[:count]`` of `data`."""
-    if leading_size("data", data) == 0:
-        raise ValueError("data has no rows: expected at least one to gather from")
-    indices = jnp.asarray(indices)
-    if indices.ndim != 1 or not jnp.issubdtype(indices.dtype, jnp.integer):
+def drawn_rows(data: Any, drawn: Drawn, chunk: int | None) -> Rows:
+    """Returns the rows of `data` that were drawn; `data` holds the rows that were drawn from."""
+    if (rows := leading_size("data", data)) != drawn.length:
         raise ValueError(
-            f"indices has shape {indices.shape} and dtype {indices.dtype}: "
-            "expected a vector of integers"
+            f"data has {rows} rows: expected the {drawn.length} that {drawn.sampling!r} drew from"
         )
-    indices = indices.astype(jnp.int32)  # a narrow dtype could not hold the number of rows
-    size = indices.shape[0]
-    if count is not None:
-        count = jnp.asarray(count)
-        if count.shape != () or not jnp.issubdtype(count.dtype, jnp.integer):
-            raise ValueError(
-                f"count has shape {count.shape} and dtype {count.dtype}: expected an integer"
-            )
-        count = jnp.clip(count.astype(jnp.int32), 0, size)
-    return Rows(data, size, _chunk_size(chunk, size), indices=indices, count=count)
+    size = drawn.indices.shape[0]
+    local = drawn.indices - drawn.start
+    chunk = _chunk_size(chunk, size)
+    count = jnp.clip(drawn.size, 0, size)
+    return Rows(data, size, chunk, indices=local, count=count, numbers=drawn.indices)
+
+
+def packed_rows(rows: Any, packed: Packed, chunk: int | None) -> Rows:
+    """Returns the rows of a batch that was gathered elsewhere."""
+    size = packed.indices.shape[0]
+    if (given := leading_size("rows", rows)) != size:
+        raise ValueError(f"rows has {given} rows: expected {size}, one for each packed index")
+    chunk = _chunk_size(chunk, size)
+    count = jnp.clip(packed.size, 0, size)
+    return Rows(rows, size, chunk, count=count, numbers=packed.indices)
 
 
 def leading_size(field: str, tree: Any) -> int:

@@ -7,6 +7,7 @@ import jax
 
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.materialised import MaterialisedChunk
+from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import Chunk, loss_arguments
 
 __all__ = ["vmap_engine"]
@@ -29,4 +30,4 @@ def vmap_engine(
     if jax.default_backend() == "cpu":
         grads_of = channels_last_convolutions(grads_of)
     losses, grads = grads_of(params, *data)
-    return MaterialisedChunk(grads, losses, chunk.real)
+    return MaterialisedChunk(settled(grads), losses, chunk.real)

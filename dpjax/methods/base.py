@@ -12,9 +12,10 @@ from dpjax import _checks
 from dpjax._record import Record
 from dpjax.adaclip import adaclip
 from dpjax.auto_dp import auto_dp_as_printed_sum, auto_dp_as_printed_transformation
+from dpjax.batch_sums import ClippedSum
 from dpjax.mechanism import Guarantee, Mechanism
 from dpjax.momentum import inner_momentum
-from dpjax.privatize import ClippedSum, clipped_sum, privatize
+from dpjax.privatize import clipped_sum, privatize
 from dpjax.stored_momentum import stored_momentum
 
 __all__ = ["Method"]

@@ -10,7 +10,10 @@ from dpjax.train.folder import RunFolder
 
 __all__ = ["Point", "Record", "recorded"]
 
-_INTEGERS = ("seed", "steps", "batch_size")
+_KINDS = {
+    int: ("seed", "steps", "batch_size"),
+    str: ("experiment", "data", "model", "method", "noise_definition"),
+}  # of columns that hold no float
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Record:
         accuracy: on the test set at the end, as a fraction.
         threshold: the last threshold.
         seconds: how long it took, of one core mostly.
+        noise_definition: how its noise was drawn, `dpjax.noise.DEFINITION` when it was begun.
     """
 
     experiment: str
@@ -50,6 +54,7 @@ class Record:
     accuracy: float
     threshold: float | None
     seconds: float
+    noise_definition: str
 
     @property
     def key(self) -> str:
@@ -59,11 +64,10 @@ class Record:
     @classmethod
     def from_row(cls, row: dict[str, str]) -> "Record":
         """Reads a row of runs.csv."""
-        kinds = {"experiment": str, "data": str, "model": str, "method": str}
         values: dict[str, Any] = {}
         for column in fields(cls):
             text = row[column.name]
-            kind = kinds.get(column.name, int if column.name in _INTEGERS else float)
+            kind = next((k for k, names in _KINDS.items() if column.name in names), float)
             values[column.name] = kind(text) if text else None
         return cls(**values)
 
@@ -112,6 +116,7 @@ def recorded(run: Run, folder: RunFolder, seconds: float) -> tuple[Record, list[
         round(float(last["accuracy"]), 6),
         _number(last["threshold"]),
         round(seconds, 1),
+        folder.identity().environment.noise,
     )
     points = [
         Point(

@@ -13,6 +13,7 @@ from dpjax.reproduce.recipe import Run
 from dpjax.reproduce.record import Point, Record, recorded
 from dpjax.reproduce.store import Store
 from dpjax.train import train
+from dpjax.train.identity import Environment
 
 __all__ = ["run_all"]
 
@@ -106,7 +107,10 @@ def _trained(run: Run, path: Path, data_dir: str | None) -> tuple[Record, list[P
     if name not in _loaded:
         _loaded.clear()  # one data set at a time
         _loaded[name] = data.load(name, data_dir)
-    folder = Store(path).work(run)
+    store = Store(path)
+    folder = store.work(run)
+    if folder.exists and folder.identity().environment != Environment.current():
+        store.discard_work(run)  # nothing of it is recorded, and it could not go on as it was
     begun = time.monotonic()
     result = train(run.seeded, _loaded[name], folder.path, resume=folder.exists)[0]
     return recorded(run, result.folder, time.monotonic() - begun)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpjax import _json, noise
 from dpjax.reproduce.findings import Findings, Question
 from dpjax.reproduce.greedy import GreedySearch, Thresholds
 from dpjax.reproduce.recipe import Override, Recipe, Run
@@ -96,6 +97,7 @@ class Store:
         if isinstance(question, GreedySearch) and isinstance(found, Thresholds):
             numbers = {"start": question.start, "step": question.step, "fall": question.fall}
             line |= {**found._asdict(), **numbers, "repeats": question.repeats}
+            line["noise_definition"] = noise.DEFINITION
         elif not isinstance(question, GreedySearch):
             line |= {"noise": found, "way": question.way, "candidates": question.candidates}
         self._append_line("found.jsonl", {**line, "experiment": plain})
@@ -156,7 +158,7 @@ class Store:
     def _append_line(self, name: str, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / name).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
+            stream.write(_json.dumps(line) + "\n")
 
 
 def _row(point: Point) -> dict[str, Any]:

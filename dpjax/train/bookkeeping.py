@@ -1,6 +1,7 @@
 """What one run has released so far, on disk before it happens and after it did."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -9,7 +10,8 @@ from dpjax.accounting import Ledger, Steps, privacy_statement
 from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.statement import NOT_COUNTED
 from dpjax.privatize import Released
-from dpjax.train.folder import RunFolder, RunIdentity
+from dpjax.train.folder import RunFolder
+from dpjax.train.identity import Environment, RunIdentity
 from dpjax.train.keys import next_lineage
 from dpjax.train.resolve import Plan
 from dpjax.train.task import Scores
@@ -30,7 +32,7 @@ class Book:
         folder: where they are kept.
         plan: what runs.
         identity: which run this is.
-        data: the mark of the examples, by which they are known again; private.
+        data: the marks of the examples, by which they are known again; private.
         before: what the same run released as other experiments, before it was changed.
         start: at which step this experiment took over.
     """
@@ -38,7 +40,7 @@ class Book:
     folder: RunFolder
     plan: Plan
     identity: RunIdentity
-    data: str
+    data: Mapping[str, str] = field(repr=False)
     before: Ledger
     start: int = 0
 
@@ -107,26 +109,32 @@ class Book:
         """Returns what a checkpoint keeps of the books, and of what runs."""
         return {
             "experiment": self.plan.experiment.to_plain(),
-            "data": self.data,
+            "data": dict(self.data),
             "before": self.before.to_plain(),
             "start": self.start,
         }
 
     @classmethod
     def from_meta(
-        cls, folder: RunFolder, plan: Plan, identity: RunIdentity, data: str, meta: dict[str, Any]
+        cls,
+        folder: RunFolder,
+        plan: Plan,
+        identity: RunIdentity,
+        data: Mapping[str, str],
+        meta: dict[str, Any],
     ) -> Self:
         """Reads the books back from what a checkpoint kept; refuses other data."""
-        if data != meta["data"]:
-            raise ValueError(
-                f"{folder.path}: the examples of {plan.experiment.data.name} have changed: "
-                "expected those that the run was begun with"
-            )
+        for split, mark in data.items():
+            if mark != meta["data"][split]:
+                raise ValueError(
+                    f"{folder.path}: the {split} examples of {plan.experiment.data.name} have "
+                    "changed: expected those that the run was begun with"
+                )
         before = Ledger.from_plain(meta["before"])
         return cls(folder, plan, identity, data, before, int(meta["start"])).limited()
 
     def taken_over(self, plan: Plan, step: int) -> Self:
-        """Returns the books of the same run as another experiment from `step` on.
+        """Returns the books of the same run as another experiment, or elsewhere, from `step` on.
 
         What the ledger on disk says was released counts, also beyond the checkpoint at `step`. The
         budget is that of the new experiment, for everything that was released.
@@ -137,7 +145,7 @@ class Book:
         book = replace(
             self,
             plan=plan,
-            identity=replace(self.identity, lineage=lineage),
+            identity=replace(self.identity, lineage=lineage, environment=Environment.current()),
             before=max((ledger for ledger in known if ledger is not None), key=_length),
             start=step,
         ).limited()
@@ -156,9 +164,9 @@ class Book:
             "privacy.unit": (old.privacy.unit, new.privacy.unit),
             "model.weights": (old.model.weights_sha256, new.model.weights_sha256),
         }
-        for field, (was, now) in fixed.items():
+        for path, (was, now) in fixed.items():
             if was != now:
-                raise ValueError(f"{field} was {was!r} and is {now!r}: expected a new run for it")
+                raise ValueError(f"{path} was {was!r} and is {now!r}: expected a new run for it")
         if plan.asked <= step:
             raise ValueError(
                 f"train.steps = {plan.asked}: expected more than the {step} that were taken"
@@ -211,4 +219,4 @@ def _length(ledger: Ledger) -> int:
 def _plain(value: Any) -> Any:
     """Returns a number or a list of them; None for what a method does not release."""
     array = np.asarray(value, np.float64)
-    return None if np.isnan(array).any() else array.tolist()
+    return array.tolist() if np.isfinite(array).all() else None

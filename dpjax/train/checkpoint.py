@@ -39,6 +39,10 @@ class Restored(NamedTuple):
     meta: dict[str, Any]
     refused: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """Shows neither the state nor what was saved with it: both may be private."""
+        return f"Restored(step={self.step}, refused={self.refused})"
+
 
 class _Entry(NamedTuple):
     serial: int  # the order of saving, which steps need not follow after a fall-back

@@ -14,7 +14,7 @@ from dpjax.train.launch import go_on
 from dpjax.train.parameters import flat
 from dpjax.train.sections import RunConfig
 from dpjax.train.setup import build_program
-from dpjax.train.task import data_mark
+from dpjax.train.task import data_marks
 
 __all__ = ["export"]
 
@@ -37,7 +37,7 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
     program = build_program(run.read_config(), dataset, run.identity().varied)
-    member = go_on(program, run, data_mark(dataset.train))
+    member = go_on(program, run, data_marks(dataset))
     program, book, step = member.program, member.book, int(member.state.step)
     params = flat(jax.device_get(program.released_params(member.state)))
     arrays: dict[str, Any] = {path: np.asarray(leaf) for path, leaf in params.items()}

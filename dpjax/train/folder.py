@@ -4,61 +4,37 @@ import csv
 import fcntl
 import io
 import json
+import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpjax import _checks
+from dpjax import _json
 from dpjax.accounting import Ledger
 from dpjax.privatize import Released
 from dpjax.train.config import Experiment
+from dpjax.train.identity import RunIdentity
 from dpjax.train.manifest import sync
 
-__all__ = ["NOT_PRIVATE", "RunFolder", "RunIdentity", "refuse_links", "write_atomically"]
+__all__ = ["NOT_PRIVATE", "RunFolder", "refuse_links", "write_atomically"]
 
 NOT_PRIVATE = (
     "NOT PRIVATE: computed from the training examples without noise. For research on the method; "
     "publishing it, or a plot of it, is outside the guarantee."
 )
 
+_TIMING = (
+    "NOT PRIVATE: how long steps take depends on the sizes of their batches. Publishing it is "
+    "outside the guarantee."
+)
+
 _RESULTS = ("released.jsonl", "diagnostics.jsonl", "steps.csv", "ledger.json", "statement.md")
 _EVALUATED = ("step", "epoch", "accuracy", "epsilon")
+_SCORES = ("accuracy", "loss")
 _STEP_COLUMNS = ("step", *Released._fields)
-
-
-@dataclass(frozen=True)
-class RunIdentity:
-    """Which run a folder holds.
-
-    Args:
-        lineage: what its keys are folded with; see `dpjax.train.keys`.
-        member: which of several runs of the same experiment.
-        members: how many were begun together.
-        varied: the numbers in which these differ, by their paths.
-    """
-
-    lineage: str
-    member: int = 0
-    members: int = 1
-    varied: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Checks the fields: the lineage names a folder, which must lie inside the run's own."""
-        if not isinstance(self.lineage, str) or not re.fullmatch("[0-9a-f]{64}", self.lineage):
-            raise ValueError(f"lineage = {self.lineage!r}: expected a sha256 in hexadecimal digits")
-        _checks.integer("member", self.member, at_least=0)
-        _checks.integer("members", self.members, at_least=1)
-        if not all(isinstance(path, str) for path in self.varied):
-            raise TypeError(f"varied = {self.varied!r}: expected names")
-
-    @property
-    def mark(self) -> str:
-        """What its checkpoints carry; those of others are foreign."""
-        return f"{self.lineage}/{self.member}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +45,7 @@ class RunFolder:
     line per evaluation; ``steps.csv`` the public numbers of every step; ``ledger.json`` what was
     released, written before it is; ``statement.md`` the same in words; ``diagnostics.jsonl``
     non-private numbers, if asked for; ``checkpoints/`` states with keys, private; ``timing.json``
-    how long it took.
+    how long it took, not private either.
 
     Args:
         path: the folder.
@@ -108,7 +84,7 @@ class RunFolder:
 
     def commit(self, identity: RunIdentity) -> None:
         """Says which run this is: the last act of beginning one."""
-        write_atomically(self.path / "run.json", json.dumps(asdict(identity)) + "\n")
+        write_atomically(self.path / "run.json", identity.to_json() + "\n")
 
     def change(self, identity: RunIdentity, experiment: Experiment) -> None:
         """Makes the run another experiment; a kill leaves all of the old one, or of the new one."""
@@ -128,8 +104,8 @@ class RunFolder:
             raise FileNotFoundError(f"{self.path} holds no run: expected a folder with run.json")
         try:
             plain = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-            return RunIdentity(**{**plain, "varied": tuple(plain.get("varied", ()))})
-        except (AttributeError, TypeError, ValueError) as error:
+            return RunIdentity.from_plain(plain)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.path}/run.json: expected what dpjax wrote: {error}") from error
 
     def write_config(self, experiment: Experiment) -> None:
@@ -178,20 +154,28 @@ class RunFolder:
 
     def add_released(self, row: Mapping[str, Any]) -> None:
         """Adds the public numbers of an evaluation."""
-        _append(self.path / "released.jsonl", json.dumps(row) + "\n")
+        _append(self.path / "released.jsonl", _json.dumps(row) + "\n")
 
     def released(self) -> list[dict[str, Any]]:
-        """Returns the evaluations; a line that lacks a number of every evaluation is refused."""
+        """Returns the evaluations; a line that lacks a number of every evaluation is refused.
+
+        JSON has no NaN: an accuracy or a loss that is no number is null in the file and NaN here.
+        Other nulls are None: there is no epsilon without a guarantee.
+        """
         file = self.path / "released.jsonl"
         rows = _json_lines(file)
         for name in _EVALUATED:
             if not all(isinstance(row.get(name, ""), int | float | None) for row in rows):
                 raise ValueError(f"{file}: expected a number {name!r} in every line")
-        return rows
+        return [
+            {**row, **{name: math.nan for name in _SCORES if row.get(name, "") is None}}
+            for row in rows
+        ]
 
     def add_diagnostics(self, row: Mapping[str, Any]) -> None:
         """Adds non-private numbers, labelled as such."""
-        _append(self.path / "diagnostics.jsonl", json.dumps({"label": NOT_PRIVATE, **row}) + "\n")
+        labelled = {"label": NOT_PRIVATE, **row}
+        _append(self.path / "diagnostics.jsonl", _json.dumps(labelled) + "\n")
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Returns the non-private numbers."""
@@ -233,8 +217,9 @@ class RunFolder:
         )
 
     def write_timing(self, timing: Mapping[str, Any]) -> None:
-        """Writes how long the run took."""
-        write_atomically(self.path / "timing.json", json.dumps(timing) + "\n")
+        """Writes how long the run took, labelled: it follows the sizes of the batches."""
+        labelled = {"label": _TIMING, **timing}
+        write_atomically(self.path / "timing.json", _json.dumps(labelled) + "\n")
 
 
 def refuse_links(folder: Path) -> None:

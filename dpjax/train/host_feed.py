@@ -3,16 +3,16 @@
 import queue
 import threading
 from collections.abc import Iterator
-from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
 from dpjax.gradients.rows import leading_size
-from dpjax.sampling import Sampling
+from dpjax.sampling import Packed, Sampling
 
 __all__ = ["HostFeed", "Part"]
 
@@ -22,11 +22,11 @@ class Part(NamedTuple):
 
     Attributes:
         rows: pytree like the data, with a leading axis of exactly `chunk`.
-        mask: (chunk,) float32, 1 for real rows and 0 for padding.
+        packed: which rows of the data set they are, and how many are real.
     """
 
     rows: Any
-    mask: jax.Array
+    packed: Packed
 
 
 class _Ready(NamedTuple):
@@ -37,8 +37,8 @@ class _Ready(NamedTuple):
 class HostFeed:
     """The batches of steps ``start, ..., stop - 1`` in parts, put on the device ahead of their use.
 
-    The batch of step t is ``sampling.draw_on_host(fold_in(key, t), N)``, the one that `draw` gives
-    on the device. It is cut into parts of `chunk` rows; the last is padded with row 0, masked out.
+    The batch of step t is ``sampling.draw(key, t).rows()``, drawn on the host's CPU: the one that
+    the device would draw. It is cut into parts of `chunk` rows, the last of them padded with row 0.
     An empty batch is one part of padding, so that its step still releases noise. One thread
     draws, gathers and transfers, while the device works on the parts before.
 
@@ -48,7 +48,7 @@ class HostFeed:
     Args:
         data: pytree of NumPy arrays that share their leading axis; `numpy.memmap` will do.
         sampling: how batches are drawn.
-        key: the root key of the sampling.
+        key: the run's key, from which the sampling derives its own.
         chunk: rows of a part.
         start: the first step.
         stop: one beyond the last step.
@@ -60,10 +60,10 @@ class HostFeed:
         >>> data = np.arange(5.0)
         >>> with HostFeed(data, FixedSize(5, 5), jax.random.key(0), 3, start=0, stop=1) as feed:
         ...     for t, parts in feed:
-        ...         for rows, mask in parts:
-        ...             print(t, rows.tolist(), mask.tolist())
-        0 [0.0, 1.0, 2.0] [1.0, 1.0, 1.0]
-        0 [3.0, 4.0, 0.0] [1.0, 1.0, 0.0]
+        ...         for rows, packed in parts:
+        ...             print(t, rows.tolist(), int(packed.size))
+        0 [0.0, 1.0, 2.0] 3
+        0 [3.0, 4.0, 0.0] 2
     """
 
     def __init__(
@@ -88,10 +88,14 @@ class HostFeed:
         self._start = _checks.integer("start", start, at_least=0)
         self._stop = _checks.integer("stop", stop, at_least=self._start)
         self._slots = threading.Semaphore(_checks.integer("depth", depth, at_least=1))
-        _refuse_wrong_size(sampling, self._rows)
+        if sampling.dataset_size != self._rows:
+            raise ValueError(
+                f"data has {self._rows} rows: expected {sampling.dataset_size}, as in {sampling!r}"
+            )
         self._data, self._sampling, self._device = data, sampling, device
-        # On the host, so that folding it in never waits behind what the device has to do.
-        self._key = jax.device_put(key, jax.local_devices(backend="cpu")[0])
+        # On the host, so that a draw never waits behind what the device has to do.
+        self._host = jax.local_devices(backend="cpu")[0]
+        self._key = jax.device_put(key, self._host)
         self._ready: queue.SimpleQueue[_Ready | BaseException] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -150,7 +154,8 @@ class HostFeed:
     def _work(self) -> None:
         try:
             for t in range(self._start, self._stop):
-                batch = self._sampling.draw_on_host(jax.random.fold_in(self._key, t), self._rows)
+                with jax.default_device(self._host):
+                    batch = self._sampling.draw(self._key, t).rows()
                 for begin in range(0, max(len(batch), 1), self._chunk):
                     self._slots.acquire()
                     if self._closed.is_set():
@@ -164,15 +169,9 @@ class HostFeed:
     def _part(self, batch: np.ndarray) -> Part:
         index = np.zeros(self._chunk, batch.dtype)
         index[: len(batch)] = batch
-        mask = (np.arange(self._chunk) < len(batch)).astype(np.float32)
         rows = jax.tree.map(lambda leaf: np.asarray(leaf[index]), self._data)
-        return Part(*jax.device_put((rows, mask), self._device))
-
-
-@cache  # tracing takes milliseconds, and a run makes a feed about every second
-def _refuse_wrong_size(sampling: Sampling, rows: int) -> None:
-    """Lets the sampling refuse a number of rows that is not its own."""
-    jax.eval_shape(lambda: sampling.draw(jax.random.key(0), rows))
+        packed = Packed(jnp.asarray(index), jnp.int32(len(batch)), self._sampling)
+        return Part(*jax.device_put((rows, packed), self._device))
 
 
 class _StepParts(Iterator[Part]):

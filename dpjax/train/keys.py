@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import noise
+
 __all__ = ["member_key", "next_lineage", "root_key"]
 
 
@@ -36,8 +38,8 @@ def member_key(root: jax.Array, lineage: str, member: int) -> jax.Array:
     """
     key = root
     for word in np.frombuffer(bytes.fromhex(lineage), np.uint32)[:4]:
-        key = jax.random.fold_in(key, word)
-    return jax.random.fold_in(key, member)
+        key = noise.fold(key, word)
+    return noise.fold(key, member)
 
 
 def next_lineage(lineage: str, identity: str, step: int) -> str:

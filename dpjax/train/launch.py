@@ -1,7 +1,7 @@
 """Beginning a run, going on with one, and going on as another experiment."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -10,7 +10,8 @@ from dpjax.train import leaves
 from dpjax.train.bookkeeping import Book
 from dpjax.train.checkpoint import Checkpoints, Restored
 from dpjax.train.config import Experiment
-from dpjax.train.folder import RunFolder, RunIdentity
+from dpjax.train.folder import RunFolder
+from dpjax.train.identity import RunIdentity
 from dpjax.train.keys import member_key, root_key
 from dpjax.train.parameters import read_weights
 from dpjax.train.program import NOISY_STATES, Program, TrainState
@@ -47,7 +48,7 @@ class Member:
 def begin(
     program: Program,
     folder: RunFolder,
-    data: str,
+    data: Mapping[str, str],
     root: jax.Array,
     member: int = 0,
     members: int = 1,
@@ -57,7 +58,7 @@ def begin(
     Args:
         program: what runs.
         folder: where.
-        data: the mark of the examples.
+        data: the marks of the examples.
         root: the root key; each member's is folded from it.
         member: which of several runs.
         members: how many are begun together.
@@ -75,13 +76,15 @@ def begin(
     return begun
 
 
-def go_on(program: Program, folder: RunFolder, data: str, step: int | None = None) -> Member:
+def go_on(
+    program: Program, folder: RunFolder, data: Mapping[str, str], step: int | None = None
+) -> Member:
     """Returns a run as its newest sound checkpoint has it, or that of a given step.
 
     Args:
         program: what runs.
         folder: where.
-        data: the mark of the examples, which must be those that the run was begun with.
+        data: the marks of the examples, which must be those that the run was begun with.
         step: the checkpoint; None for the newest.
     """
     identity = folder.identity()

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
-from dpjax._states import find_state
+from dpjax._states import find_state, repr_without_keys
 from dpjax.auto_dp import AutoDpState
 from dpjax.gradients import PerExampleGrads, per_example_grads
 from dpjax.methods import Method
 from dpjax.privatize import PrivatizeState, Released
-from dpjax.sampling import Drawn
+from dpjax.sampling import Drawn, Packed
 from dpjax.train.optimizer import build_optimizer
 from dpjax.train.parameters import Parameters, split, with_weights
 from dpjax.train.resolve import Plan
@@ -50,6 +50,10 @@ class TrainState(NamedTuple):
     opt_state: Any
     key: jax.Array
     vary: Mapping[str, jax.Array]
+
+    def __repr__(self) -> str:
+        """Shows all but the keys."""
+        return repr_without_keys(self)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Program:
 
     def step(self, state: TrainState, data: Examples) -> tuple[TrainState, Released]:
         """Draws a batch and takes one private step; jit-able, of fixed shapes."""
-        grads = self.gradients_of(state)(state.params, data, **self.draw(state).rows)
+        grads = self.gradients_of(state)(state.params, data, self.draw(state))
         return self.finish(state, grads)
 
     def advance(
@@ -139,26 +143,21 @@ class Program:
 
     def draw(self, state: TrainState) -> Drawn:
         """Returns the batch of this step: of this device's rows, on a mesh."""
-        drawn = self.plan.sampling.draw(self.sampling_key(state), self.plan.dataset_size)
-        if self.axis is None or self.rows_per_device is None:
-            return drawn
-        start = jax.lax.axis_index(self.axis) * self.rows_per_device
-        return drawn.local(start, self.rows_per_device)
-
-    def sampling_key(self, state: TrainState) -> jax.Array:
-        """Returns the key of this step's draw."""
-        return jax.random.fold_in(noise.stream(state.key, "sampling"), state.step)
+        part = None
+        if self.axis is not None and self.rows_per_device is not None:
+            part = (jax.lax.axis_index(self.axis) * self.rows_per_device, self.rows_per_device)
+        return self.plan.sampling.draw(state.key, state.step, part)
 
     def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
         """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
         config = self.plan.experiment.train
-        key = jax.random.fold_in(noise.stream(state.key, "augment"), state.step)
+        key = noise.fold(noise.stream(state.key, "augment"), state.step)
         loss = self.plan.method.loss(self.task.loss(state.frozen, key), state.opt_state)
         return per_example_grads(loss, config.engine, config.chunk)
 
-    def clipped_sum(self, state: TrainState, part: Examples, mask: jax.Array) -> Any:
+    def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
         """Returns the clipped sum over a part of a batch that the host feeds; private."""
-        grads = self.gradients_of(state)(state.params, part, mask)
+        grads = self.gradients_of(state)(state.params, rows, packed)
         return self._method(state.vary).clipped_sum(grads, state.opt_state)
 
     def finish(self, state: TrainState, grads: Any) -> tuple[TrainState, Released]:

@@ -125,17 +125,16 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
 
 def _sampling(config: TrainConfig, dataset_size: int) -> Sampling:
     if config.sampling == "full" or config.batch_size is None:
-        return FullBatch()
+        return FullBatch(dataset_size)
     if config.batch_size > dataset_size:
         raise ValueError(
             f"train.batch_size = {config.batch_size}: expected at most the {dataset_size} examples"
         )
     if config.sampling == "fixed":
         return FixedSize(config.batch_size, dataset_size)
-    rate = config.batch_size / dataset_size
     if config.sampling == "truncated" and config.max_size is not None:
-        return TruncatedPoisson(rate, config.max_size, dataset_size)
-    return Poisson(rate)
+        return TruncatedPoisson(config.batch_size, dataset_size, config.max_size)
+    return Poisson(config.batch_size, dataset_size)
 
 
 def _accountant(experiment: Experiment, sampling: Sampling) -> str:

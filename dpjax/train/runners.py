@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dpjax import noise
 from dpjax.privatize import Released
+from dpjax.sampling import Packed
 from dpjax.stored_momentum import stored_momentum
 from dpjax.train.host_feed import HostFeed, Part
 from dpjax.train.program import Program, TrainState
@@ -198,13 +198,12 @@ class HostRunner:
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
         """Takes steps."""
         plan, start = self._program.plan, int(state.step)
-        key = noise.stream(state.key, "sampling")
         chunk = plan.experiment.train.chunk
         if self._zero is None:
             self._zero = self._empty_sum(state, chunk)
         taken = []
         with HostFeed(
-            self._data, plan.sampling, key, chunk, start=start, stop=start + steps
+            self._data, plan.sampling, state.key, chunk, start=start, stop=start + steps
         ) as feed:
             for _, parts in feed:
                 total = self._zero
@@ -220,16 +219,16 @@ class HostRunner:
 
     def _empty_sum(self, state: TrainState, chunk: int) -> Any:
         """Returns the clipped sum over no parts."""
-        rows, mask = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((chunk, *leaf.shape[1:]), leaf.dtype),
-            (self._data, np.ones(1, np.float32)),
+        rows = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((chunk, *leaf.shape[1:]), leaf.dtype), self._data
         )
-        total = jax.eval_shape(self._program.clipped_sum, state, rows, mask)
+        packed = Packed(jnp.zeros(chunk, jnp.int32), jnp.int32(0), self._program.plan.sampling)
+        total = jax.eval_shape(self._program.clipped_sum, state, rows, packed)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), total)
 
 
 def _add(program: Program, total: Any, state: TrainState, part: Part) -> Any:
-    return total + program.clipped_sum(state, part.rows, part.mask)
+    return total + program.clipped_sum(state, part.rows, part.packed)
 
 
 def _refuse_stored_momentum(field: str, program: Program) -> None:

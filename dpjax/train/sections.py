@@ -121,6 +121,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Checks the fields, and those that exclude each other."""
+        if self.batch_size is not None:
+            _checks.batch_size("train.batch_size", self.batch_size)
         for name in ("batch_size", "steps", "max_size"):
             if getattr(self, name) is not None:
                 _checks.integer(f"train.{name}", getattr(self, name), at_least=1)

@@ -16,7 +16,7 @@ from dpjax.train.augment import augmented
 from dpjax.train.parameters import Parameters
 from dpjax.train.sections import TrainConfig
 
-__all__ = ["Examples", "Scores", "Task", "data_mark", "examples_of"]
+__all__ = ["Examples", "Scores", "Task", "data_marks", "examples_of"]
 
 _EVALUATED_AT_ONCE = 500
 _HASHED_AT_ONCE = 4096
@@ -49,11 +49,15 @@ def examples_of(split: Split) -> Examples:
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
 
 
-def data_mark(split: Split) -> str:
-    """Returns a hash of the examples, by which a run knows its data again.
+def data_marks(dataset: Dataset) -> dict[str, str]:
+    """Returns a hash of each split, by which a run knows its data again.
 
-    It is private: whoever knows all examples but one could try out the last.
+    They are private: whoever knows all training examples but one could try out the last.
     """
+    return {"training": _mark(dataset.train), "test": _mark(dataset.test)}
+
+
+def _mark(split: Split) -> str:
     digest = hashlib.sha256()
     for array in split:
         digest.update(f"{array.shape} {array.dtype}".encode())

@@ -14,6 +14,7 @@ from dpjax.train.config import Experiment
 from dpjax.train.diagnostics import Probe
 from dpjax.train.driver import Result, drive, stacked
 from dpjax.train.folder import RunFolder
+from dpjax.train.identity import Environment
 from dpjax.train.keys import root_key
 from dpjax.train.launch import (
     Member,
@@ -30,7 +31,7 @@ from dpjax.train.progress import Progress
 from dpjax.train.runners import MembersRunner, Runner, device_memory
 from dpjax.train.sections import RunConfig
 from dpjax.train.setup import build_program, build_runner
-from dpjax.train.task import data_mark, examples_of
+from dpjax.train.task import data_marks, examples_of
 
 __all__ = ["train"]
 
@@ -53,13 +54,19 @@ def train(
         dataset: its data.
         folder: where the run goes; several go into folders of their own inside it.
         vary: numbers of `dpjax.train.program.VARIABLE` with the values that members take.
-        resume: go on with what is in the folder; begin what is not.
-        rekey: go on also if the experiment has changed, with keys of its own.
+        resume: go on with what is in the folder. Of several runs that are begun together, those
+            that a kill kept from being begun are begun.
+        rekey: go on also if the experiment has changed, or what draws the bits, with new keys.
         progress: makes what is told how each run goes.
         say: is told what a person should know.
 
     Returns:
         A result for each run.
+
+    Raises:
+        ValueError: naming the field or the folder: an experiment that cannot run; a folder that
+            holds a run, without `resume`, or none, with it; a run of another experiment, begun
+            in another environment, or on other data.
     """
     varied = dict(vary or {})
     members = [
@@ -70,6 +77,8 @@ def train(
     folders = _folders(folder, members, varied)
     if len(members) > 1 and RunFolder(folder).exists:
         raise ValueError(f"{folder} holds one run: expected another --out for {len(members)}")
+    if resume:
+        _check_begun(folder, folders)
     known = [resume and each.exists for each in folders]
     if not all(known):
         _rehearse(members[0][0], dataset, experiment.run)
@@ -97,16 +106,16 @@ def _entered(
     rekey: bool,
 ) -> list[Member]:
     """Returns all runs: those that were begun as they are on disk, and the others new."""
-    mark = data_mark(dataset.train)
+    marks = data_marks(dataset)
     root = root_key(members[0][0].plan.experiment.run.seed)
     begun = [
         (program, place)
         for (program, _), place, is_known in zip(members, folders, known, strict=True)
         if is_known
     ]
-    resumed = iter(_resumed(begun, dataset, mark, rekey))
+    resumed = iter(_resumed(begun, dataset, marks, rekey))
     return [
-        next(resumed) if is_known else begin(program, place, mark, root, seed, len(members))
+        next(resumed) if is_known else begin(program, place, marks, root, seed, len(members))
         for (program, seed), place, is_known in zip(members, folders, known, strict=True)
     ]
 
@@ -160,7 +169,10 @@ def _driven(
 
 
 def _resumed(
-    runs: Sequence[tuple[Program, RunFolder]], dataset: Dataset, mark: str, rekey: bool
+    runs: Sequence[tuple[Program, RunFolder]],
+    dataset: Dataset,
+    marks: Mapping[str, str],
+    rekey: bool,
 ) -> list[Member]:
     """Goes on with runs that were begun; all of them are checked before any is changed.
 
@@ -174,7 +186,7 @@ def _resumed(
     for step in steps:
         try:
             old = [
-                _as_it_was(program, folder, dataset, mark, step, rekey) for program, folder in runs
+                _as_it_was(program, folder, dataset, marks, step, rekey) for program, folder in runs
             ]
         except CheckpointError as error:
             refused.append(str(error))
@@ -190,7 +202,7 @@ def _as_it_was(
     program: Program,
     folder: RunFolder,
     dataset: Dataset,
-    mark: str,
+    marks: Mapping[str, str],
     step: int | None,
     rekey: bool,
 ) -> Member:
@@ -199,26 +211,60 @@ def _as_it_was(
     _check_seed(folder, stored, program.plan.experiment)
     varied = folder.identity().varied
     if stored.identity == program.plan.experiment.identity:
-        return go_on(replace(program, varied=varied), folder, mark, step)
+        member = go_on(replace(program, varied=varied), folder, marks, step)
+        if not rekey:
+            _check_environment(member)
+        return member
     if not rekey:
         raise ValueError(
             f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the experiment "
             "as it was; --rekey goes on with the change, with keys of its own and an entry in the "
             "ledger"
         )
-    old = go_on(build_program(stored, dataset, varied), folder, mark, step)
+    old = go_on(build_program(stored, dataset, varied), folder, marks, step)
     check_successor(replace(program, varied=varied), old)
     return old
 
 
 def _changed(program: Program, old: Member) -> Member:
-    """Makes a run the experiment that was asked for, if it was another."""
+    """Gives a run new keys if it goes on as another experiment, or in another environment."""
     folder, step = old.book.folder, int(old.state.step)
     folder.settle()
-    same = old.program.plan.experiment.identity == program.plan.experiment.identity
+    asked = program.plan.experiment.identity
+    same = old.program.plan.experiment.identity == asked and not _moved(old)
     member = old if same else take_over(replace(program, varied=old.program.varied), old)
     folder.cut(step)
     return member
+
+
+def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
+    """Refuses to resume where there is no run, or where others were begun together."""
+    begun = [place for place in places if place.exists]
+    if not begun:
+        raise ValueError(f"{folder} holds no run: expected one to resume")
+    together = begun[0].identity().members
+    if len(places) > 1 and together != len(places):
+        raise ValueError(
+            f"{folder} holds {together} runs that were begun together: expected as many, not "
+            f"{len(places)}"
+        )
+
+
+def _moved(member: Member) -> str:
+    """Says what draws other bits than before, if the run has steps left to draw them for."""
+    if int(member.state.step) >= member.book.plan.steps:
+        return ""
+    return member.book.identity.environment.changes(Environment.current())
+
+
+def _check_environment(member: Member) -> None:
+    if not (moved := _moved(member)):
+        return
+    how = "; --rekey goes on with keys of its own and an entry in the ledger"
+    raise ValueError(
+        f"{member.book.folder.path}: {moved}: expected what the run was begun with, which draws "
+        f"the same noise for a step that is repeated{how if member.book.plan.private else ''}"
+    )
 
 
 def _check_seed(folder: RunFolder, stored: Experiment, asked: Experiment) -> None:

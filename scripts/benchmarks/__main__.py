@@ -16,6 +16,7 @@ from benchmarks.check import check
 from benchmarks.growth import growth, growth_table
 from benchmarks.jax_variants import JAX_VARIANTS
 from benchmarks.measure import measure
+from benchmarks.noise import noise_table
 from benchmarks.tables import TITLES, result_table
 from benchmarks.targets import target_table
 from benchmarks.torch_client import TORCH_VARIANTS, TorchClient, missing_packages
@@ -36,6 +37,9 @@ def main() -> int:
     jax.jit(jnp.sum).lower(jnp.ones(3)).compile()  # whoever compiles first starts the compiler
     print(f"# Gradient engines, {_versions()}\n")
     found: dict[str, Any] = {"versions": _versions(), "results": []}
+    print(noise_table(options.turns), flush=True)
+    if options.noise:
+        return 0
     if options.growth:
         found["growth"] = growth([name for name in options.variants if name in JAX_VARIANTS])
         print(growth_table(found["growth"]))
@@ -87,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch", type=int, help="another batch for all models, for a quick look: no targets")
     add("--bert-blocks", type=int, default=12, help="of BERT's encoder; the last is trained")
     add("--growth", action="store_true", help="only ResNet-18's temporary memory at several B")
+    add("--noise", action="store_true", help="only the noise: ten million normals")
     add("--check", action="store_true", help="only whether all clipped sums agree, on 4 examples")
     add("--json", type=Path, help="a file for all measurements")
     return parser

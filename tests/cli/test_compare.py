@@ -104,6 +104,7 @@ REFUSALS = {
     "no method": (["--methods", "dp_sgd,"], ["methods: ''"]),
     "argument": (["--set", "method.threshold=2"], ["method.threshold=2", "[methods.NAME]"]),
     "resume": (["--resume"], ["--resume: expected --out"]),
+    "resume what": (["--resume", "--out", "new"], ["new holds no run of these methods"]),
     "config": (["--config", "missing.toml"], ["missing.toml: No such file"]),
     "table": (["--config", "number.toml"], ["methods.dp_sgd = 3", "expected a table"]),
     "file": (["--out", "number.toml"], ["number.toml"]),

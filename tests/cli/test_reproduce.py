@@ -15,7 +15,7 @@ CELL = "psasc/III/mnist/4-layer-cnn/3/dp-psac"
 def record(run, accuracy):
     name = run.key.rpartition("-")[0]
     method = run.experiment.method["name"]
-    numbers = (1.0, 10, 512, 1e-5, 3.0, 3.0, 2.7, accuracy, 0.3, 60.0)
+    numbers = (1.0, 10, 512, 1e-5, 3.0, 3.0, 2.7, accuracy, 0.3, 60.0, "dice")
     return Record(name, run.seed, "mnist", "small_cnn", method, *numbers)
 
 

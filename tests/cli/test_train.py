@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from dpjax.cli import main
+from dpjax.cli import main, report
 from dpjax.train import RunFolder
 from dpjax.train import driver as driver_module
 from tests.cli.calls import printed, refused
@@ -90,6 +90,8 @@ REFUSALS = {
     "engine": (["--set", "train.engine=vamp"], ["'vamp'", "did you mean 'vmap'"]),
     "augmentation": (["--set", 'train.augment=["flop"]'], ["'flop'", "did you mean 'flip'"]),
     "batch": (["--set", "train.batch_size=9999"], ["train.batch_size = 9999", "1437"]),
+    "no batch": (["--set", "train.batch_size=0"], ["train.batch_size = 0", ">= 1"]),
+    "rate": (["--set", "train.batch_size=0.1"], ["train.batch_size = 0.1", "sampling rate"]),
     "budget": (["--epsilon", "nan"], ["privacy.epsilon = nan"]),
     "devices": (["--set", "run.devices=99"], ["run.devices = 99", "expected at most"]),
     "config": (["--config", "missing.toml"], ["missing.toml: No such file"]),
@@ -305,9 +307,30 @@ class TestGoingOn:
         other = [word.replace("0.1", "0.2") for word in argv]
         assert "'gamma': 0.1" in refused(capsys, [*other, "--resume"])
 
-    def test_resume_where_nothing_was_begun_begins(self, capsys, place):
-        printed(capsys, [*NOISY, "--resume", "--out", "new"])
-        assert RunFolder(place / "new").exists
+    @pytest.mark.parametrize("flag", ["--resume", "--rekey"])
+    def test_nothing_to_go_on_with_is_refused_by_the_folder(self, capsys, place, no_training, flag):
+        (place / "made").mkdir()
+        for folder in ("new", "made"):
+            for more in ([], ["--seeds", "2"]):
+                sentence = refused(capsys, [*NOISY, flag, "--out", folder, *more])
+                assert sentence.startswith(f"{folder} holds no run: expected ")
+        assert [path.name for path in place.iterdir()] == ["made"]
+        assert list((place / "made").iterdir()) == []
+
+    def test_stopped_before_it_began_there_is_nothing_to_go_on_with(self, capsys, monkeypatch):
+        def stopped(*arguments, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("dpjax.cli.train.train", stopped)
+        assert main([*NOISY, "--out", "new"]) == 130
+        assert capsys.readouterr().err == "dpjax: stopped\n"
+
+    def test_a_number_that_is_none_is_null_in_json(self, capsys):
+        report.show(True, "", {"accuracy": float("nan"), "rows": [{"epsilon": float("inf")}]})
+        assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+            "accuracy": None,
+            "rows": [{"epsilon": "inf"}],
+        }
 
 
 LIMITED = """

@@ -147,7 +147,10 @@ WEIGHTS = {
 
 
 def run_json(**changes):
+    versions = dict.fromkeys(("dpjax", "jax", "jaxlib", "platform", "noise"), "0")
+    environment = {**versions, "threefry_partitionable": True, "x64": False}
     plain = {"lineage": "0" * 64, "member": 0, "members": 1, "varied": []}
+    plain["environment"] = environment
     return json.dumps({**plain, **changes})
 
 
@@ -167,6 +170,8 @@ FILES = {
     "run.json nests": ("run.json", "[" * 100_000),
     "a member by its path": ("run.json", run_json(member="../../secret")),
     "varied is code": ("run.json", run_json(varied=[CODE])),
+    "an environment that is code": ("run.json", run_json(environment=CODE)),
+    "an environment that has more": ("run.json", run_json(environment={"more": 1})),
     "released.jsonl is empty": ("released.jsonl", ""),
     "released.jsonl is a list": ("released.jsonl", "[1]\n"),
     "released.jsonl has no numbers": ("released.jsonl", '{"step": 4}\n'),

@@ -31,7 +31,8 @@ from dpjax.models import build
 from dpjax.reproduce import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
-from dpjax.train.folder import RunFolder, RunIdentity, refuse_links
+from dpjax.train.folder import RunFolder, refuse_links
+from dpjax.train.identity import RunIdentity
 from dpjax.train.parameters import file_hash
 from tests.cli.run_folders import write_run
 

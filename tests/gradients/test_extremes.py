@@ -12,6 +12,7 @@ import pytest
 
 import dpjax
 from dpjax.gradients import as_per_example_grads, combined_norm
+from tests.gradients.drawn import drawn_of
 
 RULE = dpjax.rules.abadi()
 CHUNKS = (None, 2)
@@ -36,7 +37,7 @@ def clipped(chunk, dtype=jnp.float32):
     @jax.jit
     def run(rows):
         grads = grads_of(jnp.zeros(rows.shape[1], dtype), rows)
-        return grads.norms, *grads.aggregate(counted)
+        return grads.norms, *grads.aggregate(counted).rounded
 
     return lambda rows: run(jnp.asarray(rows, dtype))
 
@@ -100,7 +101,7 @@ def weighted(chunk):
         grads = grads_of((jnp.zeros(2), jnp.zeros(3)), batch, mask=mask)
         both = jnp.stack([weights, weights], 1)
         sums = grads.weighted_sum(weights), grads.weighted_sum(both, "per_leaf")
-        counts = grads.aggregate(lambda n: (n, jnp.isinf(n)))[1]
+        counts = grads.aggregate(lambda n: (n, jnp.isinf(n))).statistic.hi
         return grads.norms, grads.group_norms("per_leaf"), sums, counts
 
     return run
@@ -152,7 +153,8 @@ def test_aggregate_shows_every_row_once_and_masks_both_outputs(chunk):
         jax.debug.callback(lambda n: seen.extend(np.asarray(n).tolist()), norms)
         return jnp.ones_like(norms), jnp.ones_like(norms)
 
-    total, count = jax.jit(lambda: grads_of(jnp.zeros(2), rows, mask=mask).aggregate(fn))()
+    run = jax.jit(lambda: grads_of(jnp.zeros(2), rows, mask=mask).aggregate(fn).rounded)
+    total, count = run()
     jax.effects_barrier()
     assert sorted(n for n in seen if n) == [5.0, 10.0, 13.0, np.inf]  # padding is shown as 0
     assert total.tolist() == [3 + 6 + 5, 4 + 8 + 12]
@@ -188,9 +190,9 @@ def test_float64_parameters_keep_float64(chunk):
         @jax.jit
         def run(w, rows):
             grads = grads_of(w, rows)
-            drawn = grads_of(w, rows, indices=np.arange(5), count=np.int64(2))
+            drawn = grads_of(w, rows, drawn_of(np.arange(5), 2, 5))
             clip = lambda n: (RULE.weight(n, 1.0), n[:, None] > 0)  # noqa: E731
-            return grads.norms, *grads.aggregate(clip), drawn.weighted_sum(jnp.full(5, 0.1))
+            return grads.norms, *grads.aggregate(clip).rounded, drawn.weighted_sum(jnp.full(5, 0.1))
 
         norms, total, count, drawn = run(jnp.zeros(2, jnp.float64), jnp.asarray(rows))
         assert {x.dtype for x in (norms, total, drawn)} == {np.dtype("float64")}

@@ -9,8 +9,10 @@ import pytest
 
 import dpjax
 from dpjax.gradients import as_per_example_grads
+from dpjax.sampling import Poisson
 from tests.gradients import softmax
 from tests.gradients.compare import assert_close
+from tests.gradients.drawn import drawn_of
 
 B = 10
 CHUNKS = (None, 1, 3, 4)
@@ -33,8 +35,8 @@ def everything(grads):
         "per_leaf": grads.group_norms("per_leaf"),
         "sum": grads.weighted_sum(WEIGHTS),
         "group_sum": grads.weighted_sum(GROUP_WEIGHTS, "per_leaf"),
-        "aggregate": grads.aggregate(rule),
-        "group_aggregate": grads.aggregate(lambda n: (n + 1.0, n[:, 0]), softmax.LABELS),
+        "aggregate": grads.aggregate(rule).rounded,
+        "group_aggregate": grads.aggregate(lambda n: (n + 1.0, n[:, 0]), softmax.LABELS).rounded,
     }
 
 
@@ -48,9 +50,7 @@ def of_batch(chunk):
 def of_indices(chunk):
     grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)
     return jax.jit(
-        lambda data, indices, count: everything(
-            grads_of(PARAMS, data, indices=indices, count=count)
-        )
+        lambda data, indices, count: everything(grads_of(PARAMS, data, drawn_of(indices, count, B)))
     )
 
 
@@ -128,12 +128,11 @@ def test_a_fully_masked_batch_is_exactly_zero(chunk):
 def test_an_empty_batch_gives_zeros(chunk):
     grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)
     none = jax.tree.map(lambda leaf: leaf[:0], DATA)
-    no_index = {"indices": jnp.zeros(0, jnp.int32), "count": 0}
-    for grads in (grads_of(PARAMS, none), grads_of(PARAMS, DATA, **no_index)):
+    for grads in (grads_of(PARAMS, none), grads_of(PARAMS, DATA, drawn_of([], 0, B))):
         assert grads.norms.shape == (0,)
         assert grads.losses.shape == (0,)
         assert grads.group_norms("per_leaf").shape == (0, 2)
-        total, statistic = grads.aggregate(lambda n: (n, n[:, None]))
+        total, statistic = grads.aggregate(lambda n: (n, n[:, None])).rounded
         assert statistic.shape == (1,)
         assert jax.tree.map(jnp.shape, total) == jax.tree.map(jnp.shape, PARAMS)
         for leaf in jax.tree.leaves((total, statistic, grads.weighted_sum(jnp.ones(0)))):
@@ -157,7 +156,7 @@ def test_without_mask_or_count_every_row_is_real():
 
     @jax.jit
     def norms_and_real(data):
-        grads, drawn = grads_of(PARAMS, data), grads_of(PARAMS, data, indices=INDICES)
+        grads, drawn = grads_of(PARAMS, data), grads_of(PARAMS, data, drawn_of(INDICES, None, B))
         return grads.norms, grads.real, drawn.norms, drawn.real
 
     norms, real, drawn_norms, drawn_real = norms_and_real(DATA)
@@ -169,20 +168,48 @@ def test_without_mask_or_count_every_row_is_real():
     np.testing.assert_allclose(drawn_norms, expected[INDICES % B] * inside, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint32, np.int64])
-def test_count_may_be_any_integer(dtype):
-    grads_of = dpjax.per_example_grads(lambda w, x: w * x, chunk=64)
-    data = jnp.ones(120)
-    grads = grads_of(jnp.float32(0), data, indices=np.arange(120), count=dtype(100))
-    assert float(grads.weighted_sum(jnp.ones(120))) == 100
+@pytest.mark.parametrize("chunk", [None, 4, 7])
+def test_a_part_and_packed_rows_give_the_gradients_of_the_whole(chunk):
+    """Also the keys of the rows: those of their numbers in the whole data set."""
+
+    def loss(w, x, key):
+        return jnp.sum(w * x) * jax.random.uniform(key)
+
+    grads_of = dpjax.per_example_grads(loss, chunk=chunk)
+    sampling, key, w = Poisson(12, 24), jax.random.key(1), jnp.zeros(3)
+    data = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    ones = jnp.ones(24)
+
+    def total(rows, drawn):
+        grads = grads_of(w, rows, drawn, key)
+        return grads.weighted_sum(ones[: grads.real.shape[0]])
+
+    whole = sampling.draw(key, 3)
+    want = total(data, whole)
+    parts = [sampling.draw(key, 3, part=(start, 8)) for start in (0, 8, 16)]
+    found = sum(total(data[i : i + 8], p) for i, p in zip((0, 8, 16), parts, strict=True))
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    rows = whole.rows()
+    gathered = np.zeros((24, 3), np.float32)
+    gathered[: len(rows)] = data[rows]
+    packed = whole.packed()
+    np.testing.assert_allclose(total(gathered, packed), want, rtol=1e-6)
+    pieces = [total(gathered[b : b + 10], packed.part(b, 10)) for b in (0, 10)]
+    pieces.append(total(gathered[[*range(20, 24), *range(6)]], packed.part(20, 10)))
+    np.testing.assert_allclose(sum(pieces), want, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint32, np.int64])
-def test_indices_may_be_any_integers(dtype):
-    grads_of = dpjax.per_example_grads(lambda w, x: w * x, chunk=2)
-    data = jnp.arange(300.0)
-    grads = grads_of(jnp.float32(0), data, indices=np.array([100, 3, 7], dtype), count=2)
-    assert float(grads.weighted_sum(jnp.ones(3))) == 103
+def test_data_has_the_rows_that_were_drawn_from():
+    grads_of = dpjax.per_example_grads(lambda w, x: w * x)
+    drawn = Poisson(2, 8).draw(jax.random.key(0), 0)
+    with pytest.raises(ValueError, match=r"data has 5 rows: expected the 8 that Poisson\(batch"):
+        grads_of(jnp.float32(0), jnp.ones(5), drawn)
+    with pytest.raises(ValueError, match="rows has 5 rows: expected 8, one for each packed index"):
+        grads_of(jnp.float32(0), jnp.ones(5), drawn.packed())
+    with pytest.raises(ValueError, match="mask with a drawn batch: expected none"):
+        grads_of(jnp.float32(0), jnp.ones(8), drawn, mask=np.ones(8))
+    with pytest.raises(TypeError, match=r"expected what sampling\.draw returned, or mask="):
+        grads_of(jnp.float32(0), jnp.ones(8), np.ones(8))
 
 
 def test_the_key_is_folded_with_the_row_in_the_data():
@@ -197,7 +224,7 @@ def test_the_key_is_folded_with_the_row_in_the_data():
     for chunk in (None, 3):
         grads_of = dpjax.per_example_grads(loss, chunk=chunk)
         batch = jax.jit(lambda key, f=grads_of: f(w, DATA["x"], key=key).norms)
-        drawn = jax.jit(lambda key, i, f=grads_of: f(w, DATA["x"], key=key, indices=i).norms)
+        drawn = jax.jit(lambda key, i, f=grads_of: f(w, DATA["x"], drawn_of(i, None, B), key).norms)
         np.testing.assert_allclose(batch(key), expected, rtol=1e-6)
         for indices in ([7, 2, 5, 5], [5, 7, 0, 2]):
             found = drawn(key, jnp.array(indices))
@@ -215,7 +242,8 @@ def test_a_plain_pytree_of_gradients_is_taken_with_a_mask():
         grads = as_per_example_grads(plain, mask=mask)
         with pytest.raises(TypeError, match="losses: a plain pytree of gradients has none"):
             _ = grads.losses
-        return grads.norms, grads.aggregate(rule), grads.weighted_sum(GROUP_WEIGHTS, "per_leaf")
+        total = grads.weighted_sum(GROUP_WEIGHTS, "per_leaf")
+        return grads.norms, grads.aggregate(rule).rounded, total
 
     names = ("norms", "aggregate", "group_sum")
     assert_close(found(plain), tuple(expected[name] for name in names), atol=2e-5)

@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
 
 import dpjax
 from dpjax.gradients import as_per_example_grads
+from tests.gradients.drawn import drawn_of
 
 W = jnp.zeros(2)
 BATCH = jnp.ones((4, 2))
@@ -51,7 +51,7 @@ def test_a_ragged_batch_names_the_leaves():
     with pytest.raises(ValueError, match=message):
         grads_of(W, ragged)
     with pytest.raises(ValueError, match=r"data is ragged: data\['x'\] has 3, data\['y'\] has 4"):
-        grads_of(W, ragged, indices=jnp.arange(2))
+        grads_of(W, ragged, drawn_of(jnp.arange(2), 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -72,28 +72,6 @@ def test_a_mask_has_one_entry_per_row(shape):
         grads_of(W, BATCH, mask=jnp.ones(shape))
     with pytest.raises(ValueError, match=r"mask has shape \(.*\): expected \(4,\), one per row"):
         as_per_example_grads(BATCH, mask=jnp.ones(shape))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"count": 3}, "count without indices: expected both, or mask="),
-        ({"mask": np.ones(4), "indices": np.arange(2)}, "mask with indices: expected count="),
-        ({"indices": np.ones(3)}, r"indices has shape \(3,\) and dtype float.*: expected a vector"),
-        ({"indices": np.ones(4, bool)}, "dtype bool: expected a vector of integers"),
-        ({"indices": np.ones((2, 2), int)}, r"indices has shape \(2, 2\)"),
-        ({"indices": np.arange(2), "count": 1.0}, "count has shape .* float32: expected an int"),
-        ({"indices": np.arange(2), "count": np.arange(2)}, r"count has shape \(2,\)"),
-    ],
-)
-def test_indices_count_and_mask_go_together(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        grads_of(W, BATCH, **arguments)
-
-
-def test_there_must_be_rows_to_gather_from():
-    with pytest.raises(ValueError, match="data has no rows: expected at least one"):
-        grads_of(W, BATCH[:0], indices=np.arange(2))
 
 
 @pytest.mark.parametrize("bad", [lambda w, x: w * x, lambda w, x: 1, lambda w, x: x > w])

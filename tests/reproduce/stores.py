@@ -23,7 +23,7 @@ def add_run(store: Store, run: Run, accuracy: float, thresholds: Iterable[float 
         Point(run.key, float(epoch), accuracy, threshold, 1.0)
         for epoch, threshold in enumerate(values, start=1)
     ]
-    store.add(run, Record(*own, *spent, accuracy, values[-1], 60.0), points)
+    store.add(run, Record(*own, *spent, accuracy, values[-1], 60.0, "dice"), points)
 
 
 def add_table(store: Store, cells) -> None:

@@ -11,7 +11,7 @@ AUTO_CLIP = "dc-sgd/VIII/mnist/cnn/2/autoclip"
 
 def record(run, accuracy):
     name, method = run.key.rpartition("-")[0], run.experiment.method["name"]
-    numbers = (0.84, 2344, 256, 1 / 60_000, 2.0, 2.0, 1.6, accuracy, 1.0, 90.0)
+    numbers = (0.84, 2344, 256, 1 / 60_000, 2.0, 2.0, 1.6, accuracy, 1.0, 90.0, "dice")
     return Record(name, run.seed, "mnist", "small_cnn", method, *numbers)
 
 

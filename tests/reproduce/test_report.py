@@ -21,12 +21,12 @@ TRANSFER = cell_named("lin/2/mnist/cnn-b1/2.93/transfer")
 TUNED = cell_named("dc-sgd/II/mnist/cnn/2/du")
 
 
-def add(store, run, accuracy, epsilons=(1.99, 1.57), seconds=90.0):
+def add(store, run, accuracy, epsilons=(1.99, 1.57), seconds=90.0, noise="dice"):
     experiment = run.experiment
     name = str(experiment.method["name"])
     record = Record(
         run.key.rpartition("-")[0], run.seed, experiment.data.name, experiment.model.name, name,
-        0.8, 2344, 256, 1e-5, experiment.privacy.epsilon, *epsilons, accuracy, 1.0, seconds,
+        0.8, 2344, 256, 1e-5, experiment.privacy.epsilon, *epsilons, accuracy, 1.0, seconds, noise,
     )  # fmt: skip
     store.add(run, record, [])
 
@@ -97,6 +97,7 @@ def test_the_head_counts(store):
     )
     assert "(seeds 1, 2, 3), 8 that chose among candidates (seed 0), 0 others" in text
     assert "3 different experiments, of which 2 are within 1.0 point" in text
+    assert "Their noise: `dice` (15 runs)." in text
     rows = rows_of(text, "## What was not run")
     assert sum(int(row["cells"]) for row in rows[:-1]) == int(rows[-1]["cells"]) == 822 - 7
 

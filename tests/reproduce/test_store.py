@@ -1,10 +1,15 @@
 """The store: what goes in comes out, begun runs go on, and the choice is the best of the search."""
 
+import json
 import multiprocessing
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import jax
 import pytest
 
+from dpjax import data, noise
 from dpjax.reproduce import (
     GreedySearch,
     Recipe,
@@ -15,8 +20,10 @@ from dpjax.reproduce import (
     TunedNoise,
     run_all,
 )
-from dpjax.reproduce.record import Point
-from dpjax.train import Experiment
+from dpjax.reproduce.record import Point, recorded
+from dpjax.reproduce.running import _trained
+from dpjax.train import Experiment, train
+from tests.train.small import Killed, stop_after
 
 DIGITS = Experiment.from_plain(
     {
@@ -30,7 +37,7 @@ DIGITS = Experiment.from_plain(
 def record(run, accuracy, **changes):
     made = Record(
         run.key.rpartition("-")[0], run.seed, "digits", "mlp", "dp_sgd", 1.0, 4, 256, 1e-5,
-        None, 2.0, 1.5, accuracy, 1.0, 3.0,
+        None, 2.0, 1.5, accuracy, 1.0, 3.0, "dice",
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -57,12 +64,15 @@ def test_a_run_is_added_once(tmp_path):
 def test_findings_come_out(tmp_path):
     store = Store(tmp_path)
     search = GreedySearch(DIGITS)
-    noise = TunedNoise(DIGITS.set("privacy.epsilon", 2.0), "LT", 10)
+    tuned = TunedNoise(DIGITS.set("privacy.epsilon", 2.0), "LT", 10)
     store.add_finding(search, Thresholds((0.5, 0.25), (0.8, 0.9), 12, (0.5, 0.75)))
-    store.add_finding(noise, 2.5)
+    store.add_finding(tuned, 2.5)
     found = Store(tmp_path).findings
     assert found.thresholds[search.key] == Thresholds((0.5, 0.25), (0.8, 0.9), 12, (0.5, 0.75))
-    assert found.noises[noise.key] == 2.5
+    assert found.noises[tuned.key] == 2.5
+    first, second = map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())
+    assert first["noise_definition"] == noise.DEFINITION
+    assert "noise_definition" not in second  # that one was computed, not drawn
 
 
 def test_the_choice_is_the_best_of_a_whole_search(tmp_path):
@@ -92,6 +102,7 @@ def test_runs_are_trained_in_processes_of_their_own_and_kept(tmp_path):
         run_all([broken, *runs], store, workers=1, say=said.append)
     assert set(store.records) == {runs[0].key, runs[1].key}
     first = store.records[runs[0].key]
+    assert first.noise_definition == noise.DEFINITION
     assert (first.steps, first.method, first.batch_size) == (4, "dp_sgd", 256)
     assert 0 < first.epsilon_pld < first.epsilon_rdp
     assert [point.epoch for point in store.curves[runs[0].key]] == pytest.approx(
@@ -113,3 +124,44 @@ def test_an_interrupt_ends_what_trains_and_keeps_what_is_finished(tmp_path):
         run_all([Run(DIGITS, 1), endless], store, workers=1, say=interrupt)
     assert set(store.records) == {Run(DIGITS, 1).key}
     assert not multiprocessing.active_children()
+
+
+class TestStoredResults:
+    """docs/results, which took days: a change of code must not part it from its experiments."""
+
+    FOLDER = Path(__file__).parents[2] / "docs" / "results"
+
+    def test_every_experiment_still_has_its_name(self):
+        lines = map(json.loads, (self.FOLDER / "experiments.jsonl").read_text().splitlines())
+        stored = {line.pop("experiment"): line for line in lines}
+        for name, plain in stored.items():
+            assert Experiment.from_plain(plain).identity.startswith(name)
+        records = Store(self.FOLDER).records.values()
+        assert {record.experiment for record in records} == set(stored)
+
+    def test_every_run_says_how_its_noise_was_drawn(self):
+        found = Counter(r.noise_definition for r in Store(self.FOLDER).records.values())
+        assert found["jax.random.normal"] == 198
+        assert all(found)  # none is empty
+
+
+def test_the_noise_is_that_of_the_run_not_of_who_reads_it(tmp_path, monkeypatch):
+    store, run = Store(tmp_path), Run(DIGITS, 1)
+    train(run.seeded, data.load("digits"), store.work(run).path)
+    drawn = noise.DEFINITION
+    monkeypatch.setattr(noise, "DEFINITION", "dice")
+    assert recorded(run, store.work(run), 1.0)[0].noise_definition == drawn
+
+
+def test_a_run_that_was_begun_under_other_versions_is_begun_again(tmp_path, monkeypatch):
+    store, run = Store(tmp_path), Run(DIGITS.set("run.checkpoint_every", 2), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "__version__", "0.0.1")
+        stop_after(patch, 3)
+        with pytest.raises(Killed):
+            train(run.seeded, data.load("digits"), store.work(run).path)
+    assert store.work(run).identity().environment.jax == "0.0.1"
+    record, _ = _trained(run, tmp_path, None)
+    assert record.steps == 4
+    assert store.work(run).identity().environment.jax == jax.__version__
+    assert len(store.work(run).read_ledger().entries) == 1

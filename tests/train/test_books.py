@@ -9,7 +9,7 @@ import pytest
 from dpjax.accounting import Ledger, Steps
 from dpjax.data import Split
 from dpjax.train import RunFolder, build_program, export, train
-from dpjax.train.task import data_mark
+from dpjax.train.task import data_marks
 from tests.train.small import Killed, N, experiment, images, stop_after
 
 DATA = images()
@@ -49,14 +49,14 @@ class TestData:
         x[17, 0, 0] += 1
         other = DATA.__class__(DATA.name, Split(x, DATA.train.y), DATA.test, 3, DATA.pixels)
         for rekey in (False, True):
-            with pytest.raises(ValueError, match="the examples of stripes have changed"):
+            with pytest.raises(ValueError, match="the training examples of stripes have changed"):
                 run(tmp_path / "run", other, resume=True, rekey=rekey)
         run(tmp_path / "run", resume=True)
         export(RunFolder(tmp_path / "run"), DATA, tmp_path / "out")
-        mark = data_mark(DATA.train)
+        marks = data_marks(DATA).values()
         public = [f for f in tmp_path.rglob("*") if f.is_file() and "checkpoints" not in f.parts]
         assert len(public) > 8
-        assert not any(mark.encode() in file.read_bytes() for file in public)
+        assert not any(mark.encode() in f.read_bytes() for f in public for mark in marks)
 
     def test_another_data_set_than_the_experiment_names(self, tmp_path):
         with pytest.raises(ValueError, match=r"data.name = 'digits': expected 'stripes'"):

@@ -24,11 +24,11 @@ N, CHUNK, STEPS, LIMIT = 40, 4, 12, 60.0
 KEY = jax.random.key(3)
 DATA = jax.tree.map(np.asarray, softmax.make_data(N))
 SAMPLERS = {
-    "poisson": Poisson(0.2),
-    "truncated": TruncatedPoisson(0.2, 9, N),
+    "poisson": Poisson(8, N),
+    "truncated": TruncatedPoisson(8, N, 9),
     "fixed": FixedSize(8, N),
-    "full": FullBatch(),
-    "empty": Poisson(2.0**-33),
+    "full": FullBatch(N),
+    "small": Poisson(1, N),
 }
 
 
@@ -81,19 +81,22 @@ class Gathers:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_parts_are_the_draw_and_gather_of_the_device(name):
     sampling = SAMPLERS[name]
-    draw = jax.jit(lambda t: sampling.draw(jax.random.fold_in(KEY, t), N))
+    draw = jax.jit(lambda t: sampling.draw(KEY, t))
     seen = []
     with feed_of(sampling=sampling, start=5, stop=9) as feed:
         for t, lazy in feed:
             parts, drawn = list(lazy), draw(t)
             assert len(parts) == max(1, -(-int(drawn.size) // CHUNK))
-            masks = np.concatenate([part.mask for part in parts])
-            assert np.array_equal(masks, np.arange(len(masks)) < drawn.size)
+            real = np.concatenate([np.arange(CHUNK) < part.packed.size for part in parts])
+            assert np.array_equal(real, np.arange(len(real)) < drawn.size)
+            numbers = np.concatenate([part.packed.indices for part in parts])
+            assert np.array_equal(numbers[real], drawn.rows())
+            assert all(part.packed.sampling == sampling for part in parts)
             for field, values in DATA.items():
                 rows = np.concatenate([part.rows[field] for part in parts])
                 used = np.asarray(drawn.indices)[: int(drawn.size)]
-                assert np.array_equal(rows[masks == 1], values[used])
-                assert np.all(rows[masks == 0] == values[0])
+                assert np.array_equal(rows[real], values[used])
+                assert np.all(rows[~real] == values[0])
             seen.append(t)
     assert seen == [5, 6, 7, 8]
 
@@ -102,18 +105,17 @@ def test_one_compilation_for_all_steps_and_sizes():
     traces, sizes = [], set()
 
     @jax.jit
-    def consumer(rows, mask):
+    def consumer(rows, packed):
         traces.append(1)
-        return jnp.sum(rows["x"]) + jnp.sum(mask)
+        return jnp.sum(rows["x"]) + packed.size
 
     with feed_of() as feed:
         for _, parts in feed:
             part_sizes = []
             for part in parts:
-                assert isinstance(part.mask, jax.Array)
-                assert part.mask.dtype == jnp.float32
+                assert isinstance(part.packed.size, jax.Array)
                 consumer(*part)
-                part_sizes.append(int(part.mask.sum()))
+                part_sizes.append(int(part.packed.size))
             sizes.add(sum(part_sizes))
     assert len(sizes) > 4
     assert len(traces) == 1
@@ -128,18 +130,17 @@ METHODS = {
 @pytest.mark.parametrize("name", METHODS)
 def test_training_on_parts_is_training_on_the_device(name):
     """Over batches of no part, of one and of several."""
-    method, sampling = METHODS[name], Poisson(0.05)
+    method, sampling = METHODS[name], Poisson(2, N)
     grads_of = dpjax.per_example_grads(softmax.loss, chunk=CHUNK)
     tx = optax.chain(method.transformation(8, jax.random.key(0)), optax.sgd(0.1))
 
     @jax.jit
     def on_device(params, state, t):
-        drawn = sampling.draw(jax.random.fold_in(KEY, t), N)
-        return tx.update(grads_of(params, DATA, **drawn.rows), state, params)
+        return tx.update(grads_of(params, DATA, sampling.draw(KEY, t)), state, params)
 
     @jax.jit
     def add(total, params, state, part):
-        clipped = method.clipped_sum(grads_of(params, part.rows, mask=part.mask), state)
+        clipped = method.clipped_sum(grads_of(params, part.rows, part.packed), state)
         return clipped if total is None else total + clipped
 
     finish = jax.jit(tx.update)
@@ -150,7 +151,7 @@ def test_training_on_parts_is_training_on_the_device(name):
             total, size = None, 0
             for part in parts:
                 total = add(total, params, state, part)
-                size += int(part.mask.sum())
+                size += int(part.packed.size)
             sizes.add(size)
             updates, after = finish(total, state, params)
             assert_close((updates, after), on_device(params, state, t), rtol=2e-5, atol=2e-5)
@@ -189,7 +190,7 @@ def test_the_first_part_arrives_while_later_ones_of_its_step_are_not_gathered():
 
     with feed_of(watched(report), FixedSize(12, N), stop=1, depth=3) as feed:
         for _, parts in feed:
-            assert next(parts).mask.sum() == CHUNK
+            assert next(parts).packed.size == CHUNK
             assert gathers.count <= 2
             gate.set()
             assert len(list(parts)) == 2
@@ -213,7 +214,7 @@ def test_memory_map_and_devices(tmp_path):
         for (_, parts), (_, others) in zip(feed, expected, strict=True):
             for part, other in zip(parts, others, strict=True):
                 assert np.array_equal(part.rows["x"], other.rows["x"])
-                where |= {*part.rows["x"].devices(), *part.mask.devices()}
+                where |= {*part.rows["x"].devices(), *part.packed.size.devices()}
         assert where == ({device} if isinstance(device, jax.Device) else device.device_set)
 
 

@@ -18,7 +18,7 @@ from dpjax.cli import main
 from dpjax.train import RunFolder, build_program, train
 from dpjax.train.launch import go_on
 from dpjax.train.manifest import MANIFEST
-from dpjax.train.task import data_mark
+from dpjax.train.task import data_marks
 from tests.marks import some
 from tests.train.small import experiment, images
 
@@ -40,7 +40,7 @@ def flags(steps: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Victim:
-    """A run that is killed: the same command again and again, with --resume.
+    """A run that is killed: the same command again and again, with --resume once it was begun.
 
     Attributes:
         folder: where it is.
@@ -53,7 +53,8 @@ class Victim:
     steps: int
 
     def start(self) -> subprocess.Popen[bytes]:
-        argv = ["train", *flags(self.steps, seed=3), "--resume", "--out", str(self.folder)]
+        resume = ["--resume"] if RunFolder(self.folder).exists else []
+        argv = ["train", *flags(self.steps, seed=3), *resume, "--out", str(self.folder)]
         environment = {
             **os.environ,
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
@@ -158,7 +159,7 @@ def last_state(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of every array of the last state by its path, keys among them."""
     run = RunFolder(folder)
     digits = data.load("digits")
-    member = go_on(build_program(run.read_config(), digits), run, data_mark(digits.train))
+    member = go_on(build_program(run.read_config(), digits), run, data_marks(digits))
     assert member.notes == ()
     assert int(member.state.step) == member.program.plan.steps
     leaves = jax.tree_util.tree_leaves_with_path(member.state)

@@ -14,6 +14,7 @@ from dpjax.train.augment import AUGMENTATIONS, flip, shift
 from dpjax.train.parameters import flat
 from dpjax.train.program import Program
 from dpjax.train.task import examples_of
+from tests.gradients.drawn import drawn_of, rows_of
 from tests.marks import some
 from tests.registry import METHODS
 from tests.train.small import N, images, program
@@ -167,9 +168,9 @@ def test_frozen_parameters_are_neither_trained_nor_clipped_nor_noised():
     assert same_bytes(after.frozen, state.frozen)
     assert not same_bytes(after.params, state.params)
     # The norm that is clipped is that of the trainable leaves alone.
-    drawn = Drawn(jnp.arange(10), jnp.int32(10))
-    part = last.gradients_of(state)(state.params, DATA, **drawn.rows)
-    full = everything.gradients_of(whole)(whole.params, DATA, **drawn.rows)
+    drawn = drawn_of(np.arange(10), 10, rows_of(DATA))
+    part = last.gradients_of(state)(state.params, DATA, drawn)
+    full = everything.gradients_of(whole)(whole.params, DATA, drawn)
     groups = {"dense": {"0": "frozen", "1": "trained"}}
     np.testing.assert_allclose(part.norms, full.group_norms(groups)[:, 1], rtol=1e-5)
     assert np.all(part.norms <= full.norms)
@@ -231,11 +232,11 @@ class TestAugmentation:
         state = start(own, KEY)
         norms = []
         for indices in ([7, 20], [20, 7]):
-            drawn = Drawn(jnp.array(indices), jnp.int32(2))
-            norms.append(own.gradients_of(state)(state.params, DATA, **drawn.rows).norms)
+            drawn = drawn_of(indices, 2, rows_of(DATA))
+            norms.append(own.gradients_of(state)(state.params, DATA, drawn).norms)
         np.testing.assert_allclose(norms[0], norms[1][::-1], rtol=1e-6)
         later = state._replace(step=jnp.int32(1))
-        again = own.gradients_of(later)(state.params, DATA, **drawn.rows).norms
+        again = own.gradients_of(later)(state.params, DATA, drawn).norms
         assert not np.allclose(again, norms[1], rtol=1e-4)
 
     def test_shift_and_flip_by_hand(self):

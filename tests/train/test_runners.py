@@ -212,7 +212,7 @@ class TestMesh:
         mesh, state = on_mesh(own), begun(own)
         held = -(-N // DEVICES)
         for _ in range(3):
-            batch = own.plan.sampling.draw_on_host(own.sampling_key(state), N)
+            batch = own.draw(state).rows()
             local = np.bincount(batch // held, minlength=DEVICES)
             passes.clear()
             state, _ = mesh.advance(state, 1)
@@ -312,10 +312,7 @@ class TestMembers:
             np.testing.assert_allclose(released.threshold[seed], numbers.threshold, rtol=1e-5)
             loss = float(runner_of(on_device, "dc_sgd_e").evaluate(alone).loss)
             assert float(scores.loss[seed]) == pytest.approx(loss, rel=1e-5)
-        batches = [
-            tuple(own.plan.sampling.draw_on_host(own.sampling_key(member(states, seed)), N))
-            for seed in seeds
-        ]
+        batches = [tuple(own.draw(member(states, seed)).rows()) for seed in seeds]
         assert len(set(batches)) == 3
 
     def test_varied_numbers_in_one_program_are_the_single_runs(self):

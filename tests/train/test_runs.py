@@ -13,13 +13,13 @@ from dpjax.train import RunFolder, build_program, export, root_key, train
 from dpjax.train.folder import NOT_PRIVATE
 from dpjax.train.launch import go_on
 from dpjax.train.parameters import flat
-from dpjax.train.task import data_mark
+from dpjax.train.task import data_marks
 from tests.train import small
 from tests.train.small import Killed, N, experiment, images
 from tests.train.test_program import same_bytes
 
 DATA = images()
-MARK = data_mark(DATA.train)
+MARKS = data_marks(DATA)
 RUN = {"run__seed": 5, "run__evaluate_every": 2, "run__checkpoint_every": 3, "train__steps": 8}
 FILES = ("config.toml", "released.jsonl", "steps.csv", "ledger.json", "statement.md")
 
@@ -106,7 +106,7 @@ class TestFolder:
         assert all(row["label"] == NOT_PRIVATE for row in rows)
         last = rows[-1]
         program = build_program(experiment(**RUN), DATA)
-        state = go_on(program, RunFolder(tmp_path / "a"), MARK).state
+        state = go_on(program, RunFolder(tmp_path / "a"), MARKS).state
         params = {k: np.asarray(v, np.float64) for k, v in flat(state.params).items()}
         from tests.train.test_program import softmax_gradients  # noqa: PLC0415
 
@@ -201,7 +201,7 @@ class TestChanges:
     def test_on_request_it_goes_on_with_new_keys_and_an_entry(self, tmp_path, stop_after):
         folder = RunFolder(tmp_path / "run")
         self.begun(folder.path, stop_after)
-        old = go_on(build_program(experiment(**RUN), DATA), folder, MARK)
+        old = go_on(build_program(experiment(**RUN), DATA), folder, MARKS)
         assert int(old.state.step) == 3
         said_before = folder.read_ledger()
         assert said_before.entries[0].steps == 6  # announced, and so perhaps seen

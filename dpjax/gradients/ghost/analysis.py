@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from dpjax.gradients.ghost.nodes import Loop, Node, constant, leaf, result, through_loop
+from dpjax.gradients.ghost.nodes import Loop, Node, constant, leaf, results, through_loop
 from dpjax.gradients.jaxprs import called_program, is_differentiable
 
 __all__ = ["Call", "Level", "Meet", "Meeting", "Plain", "Program", "Scan", "analysed"]
@@ -188,7 +188,7 @@ class _Finder:
                     nodes[var] = kind
         elif all(kind is not None for kind in kinds) and not eqn.effects:
             inputs = [kind for kind in kinds if kind is not None]
-            nodes.update({var: result(eqn, inputs, i) for i, var in enumerate(eqn.outvars)})
+            nodes.update(zip(eqn.outvars, results(eqn, inputs, loops), strict=True))
         elif not with_leaves or not any(is_differentiable(var.aval) for var in eqn.outvars):
             steps.append(Plain(eqn))
         elif eqn.primitive.name == "scan":

@@ -116,12 +116,11 @@ def _conv(eqn: Any) -> Contraction | None:
         for i, (count, size) in enumerate(zip(offsets, rows, strict=True)):
             stride, dilation = parameters["window_strides"][i], parameters["rhs_dilation"][i]
             axis = i + 2 + i  # behind as many axes of offsets
-            begins = [offset * dilation for offset in range(count)]
+            # Without a pixel out, a window may begin beyond the image.
+            begins = [offset * dilation if size else 0 for offset in range(count)]
+            span = (size - 1) * stride + 1 if size else 0
             x = jnp.stack(
-                [
-                    jax.lax.slice_in_dim(x, begin, begin + (size - 1) * stride + 1, stride, axis)
-                    for begin in begins
-                ],
+                [jax.lax.slice_in_dim(x, begin, begin + span, stride, axis) for begin in begins],
                 axis=i,
             )
         x = x.reshape(math.prod(offsets), groups, per_group, t)

@@ -44,7 +44,8 @@ def book_kept(work: Work) -> GhostChunk:
             norms[block.leaves[0]] = work.unformed_norms(block)
     found = _kept_norms(kept, work.real)
     norms.update({leaf: found[:, i] for i, leaf in enumerate(kept)})
-    return work.chunk_of(norms, _kept_sums(work, kept))
+    unformed = [block for block in work.blocks if block.method != "form"]
+    return work.chunk_of(norms, _kept_sums(work, kept), unformed)
 
 
 def _kept_norms(kept: dict[int, jax.Array], real: jax.Array) -> jax.Array:

@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from dpjax.gradients.ghost.blocks import Block
 from dpjax.gradients.ghost.nodes import Memo, Node
 from dpjax.gradients.ghost.sites import Given, Site, wide
-from dpjax.gradients.norms import accumulation_dtype
 
 __all__ = ["Former", "by_leaf", "former"]
 
@@ -25,16 +23,14 @@ def former(block: Block, leaves: Sequence[jax.Array]) -> Former:
     values = [_values(memo, site) for site in block.sites]
     if block.direct:
         return lambda given: [block.sites[0].gradient(given[0], values[0])]
-    pulls = [_pull_to_leaves(site.node, leaves) for site in block.sites]
+    pull = _pull_to_leaves(block, leaves)
 
     def gradients(given: Sequence[Given]) -> list[jax.Array]:
-        total = [jnp.zeros(leaves[i].shape, accumulation_dtype(leaves[i])) for i in block.leaves]
-        for site, own, value, pull in zip(block.sites, given, values, pulls, strict=True):
-            parts = pull(site.gradient(own, value))
-            total = [
-                t + parts[i] if i in parts else t for i, t in zip(block.leaves, total, strict=True)
-            ]
-        return total
+        found: dict[Node, jax.Array] = {}
+        for site, own, value in zip(block.sites, given, values, strict=True):
+            part = site.gradient(own, value)
+            found[site.node] = found[site.node] + part if site.node in found else part
+        return pull(found)
 
     return gradients
 
@@ -47,19 +43,32 @@ def _values(memo: Memo, site: Site) -> list[Any]:
 
 
 def _pull_to_leaves(
-    node: Node, leaves: Sequence[jax.Array]
-) -> Callable[[jax.Array], Mapping[int, jax.Array]]:
-    """Returns the derivative of a node by its leaves, transposed."""
-    mine = sorted(node.leaves)
+    block: Block, leaves: Sequence[jax.Array]
+) -> Callable[[Mapping[Node, jax.Array]], list[jax.Array]]:
+    """Returns the function from gradients by the sites' nodes to those by the block's leaves.
 
-    def value(*own: jax.Array) -> jax.Array:
-        known = list(leaves)
-        for i, each in zip(mine, own, strict=True):
-            known[i] = each
-        return Memo(known).stacked(node)
+    The derivative of all nodes is taken at once: what came back to a value from all sites is added
+    up before it goes on. A derivative that is not linear needs the sum.
+    """
+    nodes = dict.fromkeys(site.node for site in block.sites)
+    rearranged = [node for node in nodes if node.preserves]
+    computed = [node for node in nodes if not node.preserves]
 
-    primal, pull = jax.vjp(value, *(leaves[i] for i in mine))
-    return lambda g: {i: wide(x) for i, x in zip(mine, pull(g.astype(primal.dtype)), strict=True)}
+    def value(*own: jax.Array) -> list[jax.Array]:
+        memo = Memo(dict(zip(block.leaves, own, strict=True)))
+        return [memo.stacked(node) for node in computed]
+
+    primals, pulled = jax.vjp(value, *(leaves[i] for i in block.leaves))
+
+    def pull(found: Mapping[Node, jax.Array]) -> list[jax.Array]:
+        cotangents = [found[n].astype(x.dtype) for n, x in zip(computed, primals, strict=True)]
+        total = dict(zip(block.leaves, map(wide, pulled(cotangents)), strict=True))
+        for node in rearranged:
+            (i,) = node.leaves
+            total[i] = total[i] + by_leaf(node, found[node], leaves[i])
+        return list(total.values())
+
+    return pull
 
 
 def by_leaf(node: Node, gradient: jax.Array, leaf: jax.Array) -> jax.Array:

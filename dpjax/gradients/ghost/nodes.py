@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.gradients.ghost.linearity import has_linear_derivative
 from dpjax.gradients.jaxprs import evaluate, is_differentiable, is_float
 
-__all__ = ["Loop", "Memo", "Node", "constant", "leaf", "result", "through_loop"]
+__all__ = ["Loop", "Memo", "Node", "constant", "leaf", "results", "through_loop"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Node:
             derivative by its one leaf: reshapes, transposes, casts, slices.
         index: of the leaf, if it is one.
         value: of a constant.
-        eqn: the equation it is a result of, with its inputs and the place among the results.
+        made_by: the equation it is a result of, if it is one, and its place among the results.
         source: the node outside of the loop that it is, or is a slice of.
     """
 
@@ -42,8 +43,7 @@ class Node:
     preserves: bool = False
     index: int | None = None
     value: Any = None
-    eqn: Any = None
-    inputs: tuple["Node", ...] = ()
+    made_by: "_Evaluation | None" = None
     place: int = 0
     source: "Node | None" = None
 
@@ -74,21 +74,42 @@ def through_loop(source: Node, aval: Any, loop: Loop | None) -> Node:
     return Node(aval, source.leaves, loops, source.preserves, source=source)
 
 
-def result(eqn: Any, inputs: Sequence[Node], place: int) -> Node:
-    """Returns the node of an equation's result, from the nodes of its operands."""
+@dataclass(frozen=True, eq=False)
+class _Evaluation:
+    """An equation on nodes. Its results belong together: it has one derivative for all of them.
+
+    Attributes:
+        eqn: the equation.
+        inputs: its operands.
+        loops: the loops in whose turns it is evaluated anew.
+    """
+
+    eqn: Any
+    inputs: tuple[Node, ...]
+    loops: tuple[Loop, ...]
+
+
+def results(eqn: Any, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
+    """Returns the nodes of an equation's results.
+
+    What is the same in all turns of a loop is evaluated once, and its derivative is applied to the
+    sum of the turns' cotangents. Not so if that derivative is not linear.
+
+    Args:
+        eqn: the equation.
+        inputs: its operands.
+        around: the loops around it, outermost first.
+    """
     together = {loop for node in inputs for loop in node.loops}
-    loops = tuple(sorted(together, key=lambda loop: loop.depth))
     leaves = frozenset().union(*(node.leaves for node in inputs))
-    aval = eqn.outvars[place].aval
-    return Node(
-        aval,
-        leaves,
-        loops,
-        _preserves(eqn, inputs, aval),
-        eqn=eqn,
-        inputs=tuple(inputs),
-        place=place,
-    )
+    if leaves and len(together) < len(around) and not has_linear_derivative(eqn):
+        together = set(around)
+    loops = tuple(sorted(together, key=lambda loop: loop.depth))
+    made = _Evaluation(eqn, tuple(inputs), loops)
+    return [
+        Node(var.aval, leaves, loops, _preserves(eqn, inputs, var.aval), made_by=made, place=i)
+        for i, var in enumerate(eqn.outvars)
+    ]
 
 
 _REARRANGE = (
@@ -114,6 +135,7 @@ class Memo:
         self._leaves = leaves
         self._wide = wide
         self._known: dict[Node, Any] = {}
+        self._results: dict[_Evaluation, Sequence[Any]] = {}
 
     def within(self, known: dict[Node, Any]) -> "Memo":
         """Returns the memo of a loop's body, which knows its own nodes only."""
@@ -123,37 +145,55 @@ class Memo:
 
     def one(self, node: Node) -> Any:
         """Returns a node's value, inside a loop's body that of the turn."""
-        if node not in self._known:
-            self._known[node] = self._computed(node)
-        return self._known[node]
-
-    def _computed(self, node: Node) -> Any:
-        if node.index is not None:
-            return self._leaves[node.index]
-        if node.eqn is None:
-            return node.value
-        found = evaluate(node.eqn, [self.one(each) for each in node.inputs])
-        return found[node.place]
+        if node in self._known:
+            return self._known[node]
+        made = node.made_by
+        if made is None:
+            return self._given(node)
+        if made not in self._results:
+            self._results[made] = evaluate(made.eqn, [self.one(each) for each in made.inputs])
+        return self._results[made][node.place]
 
     def stacked(self, node: Node) -> Any:
         """Returns a node's value in all turns of its loops, stacked in front, from the leaves."""
-        if node not in self._known:
-            self._known[node] = self._stacked(node)
-        return self._known[node]
-
-    def _stacked(self, node: Node) -> Any:
         if node.source is not None:
             return self.stacked(node.source)
-        if node.eqn is None:
-            return self._computed(node)
-        values = [self.stacked(each) for each in node.inputs]
-        if self._wide is not None and node.eqn.primitive.name == "convert_element_type":
-            return values[0].astype(self._wide)
+        made = node.made_by
+        if made is None:
+            return self._given(node)
+        if made not in self._results:
+            self._results[made] = self._stacked(made)
+        return self._results[made][node.place]
 
-        def apply(*given: Any) -> Any:
-            return evaluate(node.eqn, given)[node.place]
+    def _given(self, node: Node) -> Any:
+        return node.value if node.index is None else self._leaves[node.index]
 
-        for loop in reversed(node.loops):
-            axes = tuple(0 if loop in each.loops else None for each in node.inputs)
+    def _stacked(self, made: _Evaluation) -> list[Any]:
+        values = [self.stacked(each) for each in made.inputs]
+        if self._wide is not None and made.eqn.primitive.name == "convert_element_type":
+            return [values[0].astype(self._wide)]
+
+        def apply(*given: Any) -> Sequence[Any]:
+            return evaluate(made.eqn, given)
+
+        loops = [each.loops for each in made.inputs]
+        if any(loop not in set().union(*loops) for loop in made.loops):
+            # All operands differ by turn now, or JAX would apply a derivative once to the sum.
+            values = [
+                _in_all_turns(x, own, made.loops) for x, own in zip(values, loops, strict=True)
+            ]
+            loops = [made.loops] * len(loops)
+        for loop in reversed(made.loops):
+            axes = tuple(0 if loop in own else None for own in loops)
             apply = jax.vmap(apply, in_axes=axes)
-        return jnp.asarray(apply(*values))
+        return [jnp.asarray(x) for x in apply(*values)]
+
+
+def _in_all_turns(value: Any, own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> Any:
+    """Repeats a value that is stacked over some loops, in all turns of the others."""
+    value = jnp.asarray(value)
+    for axis, loop in enumerate(loops):
+        if loop not in own:
+            shape = (*value.shape[:axis], loop.length, *value.shape[axis:])
+            value = jnp.broadcast_to(jnp.expand_dims(value, axis), shape)
+    return value

@@ -12,7 +12,7 @@ from dpjax.gradients.ghost.analysis import Meeting
 from dpjax.gradients.ghost.contractions import Contraction, contraction
 from dpjax.gradients.ghost.nodes import Node
 from dpjax.gradients.jaxprs import evaluate, is_differentiable
-from dpjax.gradients.norms import accumulation_dtype
+from dpjax.gradients.norms import accumulation_dtype, settled
 
 __all__ = ["HIGHEST", "Given", "Site", "blocks_product", "sites_of", "wide"]
 
@@ -158,7 +158,7 @@ def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
 def wide(x: jax.Array) -> jax.Array:
     """Returns numbers with a gradient in a dtype for sums, and anything else as it is."""
-    return x.astype(accumulation_dtype(x)) if is_differentiable(x) else x
+    return settled(x).astype(accumulation_dtype(x)) if is_differentiable(x) else x
 
 
 def sites_of(meetings: Sequence[Meeting]) -> list[Site]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from dpjax.gradients.ghost.blocks import Block
 from dpjax.gradients.ghost.forms import by_leaf, former
@@ -12,8 +13,9 @@ from dpjax.gradients.ghost.gram import rounding
 from dpjax.gradients.ghost.mapping import one_at_a_time, over_examples
 from dpjax.gradients.ghost.sites import Given
 from dpjax.gradients.ghost.sums import weighted_site_sum
-from dpjax.gradients.ghost.work import GhostChunk, Weighted, Work
+from dpjax.gradients.ghost.work import GhostChunk, Weighted, Work, group_norms
 from dpjax.gradients.groups import GroupIndex
+from dpjax.gradients.jaxprs import inner_programs, is_float
 from dpjax.gradients.masking import weighted_rows
 from dpjax.gradients.norms import norms_of, row_norms
 from dpjax.gradients.rows import Chunk
@@ -35,14 +37,20 @@ def ghost_two_pass_engine(
         key: None, or the key that is folded with each row's index.
     """
     work = Work.begun(loss_fn, params, chunk, key)
+    unformed = [block for block in work.blocks if _summed_at_site(block)]
+    return work.chunk_of(_norms(work), _second_pass(work), unformed)
+
+
+def _norms(work: Work) -> dict[int, jax.Array]:
+    """Returns (N,) norms for each leaf that meets data."""
     norms: dict[int, jax.Array] = {}
     for block in work.blocks:
-        found = _norms(work, block)
+        found = _block_norms(work, block)
         norms.update({leaf: found[:, i] for i, leaf in enumerate(block.leaves)})
-    return work.chunk_of(norms, _second_pass(work))
+    return norms
 
 
-def _norms(work: Work, block: Block) -> jax.Array:
+def _block_norms(work: Work, block: Block) -> jax.Array:
     """Returns (N, leaves of the block)."""
     if block.method != "form":
         return work.unformed_norms(block)[:, None]
@@ -77,6 +85,11 @@ def _second_pass(work: Work) -> Weighted:
         good = jnp.argmax(keep)
         data, _ = jax.lax.optimization_barrier((work.data, norms))
         again = work.again(jax.tree.map(lambda leaf: _replaced(leaf, keep, good), data))
+        if _rounds_to_half(work.program.level.jaxpr):
+            # The compiler may round this pass in other places than the first, and a number that
+            # falls to the other side is off by 2^-8: no row may be longer than its norm said.
+            second = group_norms(again.leaf_norms(_norms(again)), groups)
+            weights = weights * jnp.where(second > norms, norms / second, 1)
         found: dict[int, jax.Array] = {}
         for block in again.blocks:
             columns = [weights[:, groups.of_leaf[i]] for i in block.leaves]
@@ -85,6 +98,18 @@ def _second_pass(work: Work) -> Weighted:
         return work.every_leaf(found)
 
     return weighted
+
+
+def _rounds_to_half(jaxpr: core.Jaxpr) -> bool:
+    """Says whether a program has values in half precision."""
+
+    def half(atom: Any) -> bool:
+        return is_float(atom.aval) and jnp.finfo(atom.aval.dtype).bits < 32
+
+    return any(map(half, jaxpr.invars)) or any(
+        any(map(half, eqn.outvars)) or any(map(_rounds_to_half, inner_programs(eqn)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _sums(work: Work, block: Block, weights: list[jax.Array]) -> list[jax.Array]:

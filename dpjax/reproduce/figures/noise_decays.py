@@ -62,7 +62,7 @@ def noise_decay(
     rate = sigma_0 / epochs if name == "time" else None  # of the whole run, wherever it is read
     spent = [
         accounting.epsilon(
-            method, Poisson(batch_size / dataset_size), steps_of(float(e), per_epoch), delta, "rdp"
+            method, Poisson(batch_size, dataset_size), steps_of(float(e), per_epoch), delta, "rdp"
         ).upper
         for e in reached
     ]

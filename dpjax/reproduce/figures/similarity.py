@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import noise
 from dpjax._states import find_state
 from dpjax.data import Dataset
 from dpjax.privatize import PrivatizeState
@@ -138,8 +139,12 @@ def cosine(one: Any, other: Any) -> jax.Array:
 
 
 def write_similarity(file: Path, rows: Iterable[Similarity]) -> None:
-    """Writes rows as CSV, under a line that says what they are."""
-    lines = [f"# {NOT_PRIVATE}", ",".join(Similarity._fields)]
+    """Writes rows as CSV, under lines that say what they are and how the noise was drawn."""
+    lines = [
+        f"# {NOT_PRIVATE}",
+        f"# noise_definition: {noise.DEFINITION}",
+        ",".join(Similarity._fields),
+    ]
     for row in rows:
         *numbers, counts = row
         values = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in numbers]
@@ -175,7 +180,7 @@ def _count(epochs: float, per_epoch: int) -> int:
 def _seen(program: Program, state: TrainState, data: Examples) -> _Seen:
     """Looks at the gradient of the coming step; the state stays as it is."""
     plan, drawn = program.plan, program.draw(state)
-    grads = program.gradients_of(state)(state.params, data, **drawn.rows)
+    grads = program.gradients_of(state)(state.params, data, drawn)
     private = plan.method.transformation(plan.batch_size, state.key)
     released, new = private.update(grads, state.opt_state[0], state.params)
     numbers = find_state(new, PrivatizeState).released

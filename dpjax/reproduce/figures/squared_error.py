@@ -106,7 +106,7 @@ def noisy_histogram(
         seed: of the noise.
     """
     rows = norm_histogram(jnp.asarray(norms, jnp.float32), jnp.float32(upper), bins)
-    noisy = noise.add_gaussian(jax.random.key(seed), jnp.sum(rows, axis=0), sigma_h)
+    noisy = _noisy(jax.random.key(seed), jnp.sum(rows, axis=0), sigma_h)
     return np.asarray(noisy, np.float64)
 
 
@@ -181,8 +181,12 @@ def picked_thresholds(
         batch, histogram = jax.random.split(key)
         drawn = jax.random.bernoulli(batch, release.batch_size / len(norms), shown.shape)
         total = drawn.astype(jnp.float32) @ rule.statistic(shown, state)
-        state = rule.update(state, noise.add_gaussian(histogram, total, sigma_h), context)
+        state = rule.update(state, _noisy(histogram, total, sigma_h), context)
         return state, state.threshold
 
     _, found = jax.lax.scan(step, rule.init(), jax.random.split(jax.random.key(seed), steps))
     return np.asarray(found, np.float64)
+
+
+def _noisy(key: jax.Array, histogram: jax.Array, sigma_h: float) -> jax.Array:
+    return noise.release(key, histogram, jnp.zeros_like(histogram), sigma_h)

@@ -1,10 +1,12 @@
 """A report in Markdown: the papers' printed numbers beside what the stored runs gave."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from dpjax.reproduce.outcome import Outcome, outcome_of
 from dpjax.reproduce.printed import PAPERS, Cell
 from dpjax.reproduce.recipe import SEARCH_SEED, SEEDS
+from dpjax.reproduce.record import Record
 from dpjax.reproduce.report import markdown
 from dpjax.reproduce.report.explained import explained
 from dpjax.reproduce.report.left import left
@@ -56,7 +58,8 @@ def _head(outcomes: Sequence[Outcome], store: Store) -> str:
         f"**{len(ours)} of {len(outcomes)} printed numbers have one of ours beside them, "
         f"{sum(outcome.within for outcome in ours)} within 1.0 point**. Some numbers are printed "
         f"in several tables: these are {len(different)} different experiments, of which "
-        f"{len(different - outside)} are within 1.0 point wherever they are printed.",
+        f"{len(different - outside)} are within 1.0 point wherever they are printed. "
+        f"{_noises(records)}",
         _by_paper(outcomes),
         "![Printed against ours](report.png)",
         _COMMANDS.format(store=_named(store), seeds=SEEDS),
@@ -74,6 +77,12 @@ store are not made twice, so give another `--store` to make them anew:
 
 `--rows` takes parts of the cells' names; `dpjax reproduce config dc-sgd/IV/mnist/cnn/2/dp-sgd`
 prints the experiment of one cell as a file for `dpjax train`."""
+
+
+def _noises(records: Sequence[Record]) -> str:
+    """Says how the noise of the runs was drawn."""
+    counts = Counter(record.noise_definition for record in records)
+    return "Their noise: " + ", ".join(f"`{name}` ({n} runs)" for name, n in counts.items()) + "."
 
 
 def _named(store: Store) -> str:

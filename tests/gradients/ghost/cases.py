@@ -4,6 +4,7 @@ from tests.gradients.ghost import (  # noqa: F401  (each enters its cases in the
     cases_calls,
     cases_chains,
     cases_conv,
+    cases_custom,
     cases_lookup,
     cases_loops,
     cases_plain,
@@ -17,9 +18,11 @@ __all__ = ["FAST", "FEW", "NAMES", "get"]
 CONVOLUTIONS = ("strided", "explicit_padding", "dilated", "transposed_dilated_strided", "grouped")
 CONVOLUTIONS += ("depthwise_multiplied", "few_positions_many_channels", "one_dimension_causal")
 CONVOLUTIONS += ("three_dimensions", "mixed_layout", "several_frames", "shared_by_two_layers")
+CONVOLUTIONS += ("without_pixels",)
 TOGETHER = {
     "convolutions": [f"conv_{name}" for name in CONVOLUTIONS],
     "contractions": [name for name in BUILDERS if name.startswith("einsum_")],
+    "nonlinear_derivatives": [name for name in BUILDERS if name.startswith("nonlinear_")],
 }
 
 
@@ -34,7 +37,7 @@ def together(names):
     return loss, params, {name: one.batch for name, one in members.items()}
 
 
-ALONE = tuple(name for name in BUILDERS if name.startswith(("conv_", "einsum_")))
+ALONE = tuple(name for name in BUILDERS if name.startswith(("conv_", "einsum_", "nonlinear_")))
 for group, names in TOGETHER.items():
     named(group, lambda rng, names=names: together(names))
 NAMES = tuple(BUILDERS)

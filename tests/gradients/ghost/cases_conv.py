@@ -65,6 +65,7 @@ CONVOLUTIONS = {
     "pointwise_strided": ((5, 5, 2), (1, 1, 2, 3), {"strides": 2, "padding": "VALID"}),
     "whole_window": ((4, 3, 2), (4, 3, 2, 3), {"padding": "VALID"}),
     "window_beyond_the_image": ((2, 2, 1), (5, 4, 1, 2), {}),
+    "without_pixels": ((2, 3, 1), (3, 5, 1, 2), {"padding": "VALID"}),
     "few_positions_many_channels": ((2, 2, 12), (3, 3, 12, 16), {}),
     "one_dimension": ((7, 2), (3, 2, 3), {"strides": 2}),
     "one_dimension_causal": ((6, 2), (3, 2, 3), {"padding": ((4, 0),), "rhs_dilation": (2,)}),

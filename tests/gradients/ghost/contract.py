@@ -159,7 +159,7 @@ def one_pass(case, engine):
             own = jnp.eye(ROWS, dtype=bool)[:, :, None]
             return weights, jnp.where(own, norms[:, None, :], 0)
 
-        return grads_of(params, batch, mask=mask).aggregate(by_row, "per_leaf")
+        return grads_of(params, batch, mask=mask).aggregate(by_row, "per_leaf").rounded
 
     return fast_jit(run)
 

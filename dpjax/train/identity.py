@@ -1,0 +1,130 @@
+"""Which run a folder holds: what was asked for, and what draws its random bits."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import jax
+import jaxlib.version
+
+import dpjax
+from dpjax import _checks, noise
+
+__all__ = ["Environment", "RunIdentity"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What decides which bits a key draws, and how they become numbers.
+
+    A run that resumes from a checkpoint may repeat steps that it has released. With the same
+    environment it repeats them bit for bit. With another it might put other noise on the same sum,
+    or the same noise on another sum: both releases together would cost more than the ledger says.
+
+    Attributes:
+        dpjax: the version of dpjax.
+        jax: the version of JAX.
+        jaxlib: the version of jaxlib.
+        platform: JAX's default backend: "cpu", "gpu" or "tpu".
+        noise: the definition of bits and noise, `dpjax.noise.DEFINITION`.
+        threefry_partitionable: JAX's flag; it changes what augmentation draws.
+        x64: JAX's flag; it does so too.
+    """
+
+    dpjax: str
+    jax: str
+    jaxlib: str
+    platform: str
+    noise: str
+    threefry_partitionable: bool
+    x64: bool
+
+    def __post_init__(self) -> None:
+        """Checks the types of the fields."""
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if not isinstance(value, each.type):  # type: ignore[arg-type]
+                raise TypeError(f"environment.{each.name} = {value!r}: expected a {each.type}")
+
+    @classmethod
+    def current(cls) -> Self:
+        """Returns the environment of this process."""
+        flags: Any = jax.config  # which makes its attributes at run time
+        return cls(
+            dpjax=dpjax.__version__,
+            jax=jax.__version__,
+            jaxlib=jaxlib.version.__version__,
+            platform=jax.default_backend(),
+            noise=noise.DEFINITION,
+            threefry_partitionable=bool(flags.jax_threefry_partitionable),
+            x64=bool(flags.jax_enable_x64),
+        )
+
+    def changes(self, other: "Environment") -> str:
+        """Says in which fields another environment differs.
+
+        >>> here = Environment("0.1", "0.8", "0.8", "cpu", "dice", True, False)
+        >>> here.changes(dataclasses.replace(here, jax="0.9", x64=True))
+        "jax was '0.8' and is '0.9'; x64 was False and is True"
+        """
+        pairs = [
+            (each.name, getattr(self, each.name), getattr(other, each.name))
+            for each in dataclasses.fields(self)
+        ]
+        return "; ".join(f"{name} was {a!r} and is {b!r}" for name, a, b in pairs if a != b)
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run a folder holds.
+
+    The experiment's identity (`Experiment.identity`) is what was asked for, and results are stored
+    under it. The run's adds its keys and the environment that draws from them.
+
+    Args:
+        lineage: what its keys are folded with; see `dpjax.train.keys`.
+        member: which of several runs of the same experiment.
+        members: how many were begun together.
+        varied: the numbers in which these differ, by their paths.
+        environment: what draws its bits.
+    """
+
+    lineage: str
+    member: int = 0
+    members: int = 1
+    varied: tuple[str, ...] = ()
+    environment: Environment = field(default_factory=Environment.current)
+
+    def __post_init__(self) -> None:
+        """Checks the fields: the lineage names a folder, which must lie inside the run's own."""
+        if not isinstance(self.lineage, str) or not re.fullmatch("[0-9a-f]{64}", self.lineage):
+            raise ValueError(f"lineage = {self.lineage!r}: expected a sha256 in hexadecimal digits")
+        _checks.integer("member", self.member, at_least=0)
+        _checks.integer("members", self.members, at_least=1)
+        if not all(isinstance(path, str) for path in self.varied):
+            raise TypeError(f"varied = {self.varied!r}: expected names")
+
+    @property
+    def mark(self) -> str:
+        """What its checkpoints carry; those of others are foreign."""
+        plain = json.dumps(dataclasses.asdict(self.environment), sort_keys=True)
+        made = hashlib.sha256(plain.encode()).hexdigest()
+        return f"{self.lineage}/{self.member}/{made[:16]}"
+
+    def to_json(self) -> str:
+        """Returns the identity as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """Reads what `to_json` wrote; anything else is refused."""
+        if not isinstance(plain, Mapping) or not isinstance(plain.get("environment"), Mapping):
+            raise TypeError("expected a table with a table 'environment'")
+        values = dict(plain)
+        values["varied"] = tuple(values.get("varied", ()))
+        values["environment"] = Environment(**values["environment"])
+        return cls(**values)
