@@ -53,7 +53,7 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             f"{row.finding.delta:g}",
             rounded_up(row.finding.claimed) + " printed" * (row.finding.source == "printed"),
             rounded_down(row.finding.bound),
-            f"{row.finding.bound / row.finding.claimed:.2f}",
+            f"{row.finding.bound / row.finding.claimed:.2f}" if row.finding.claimed else "-",
             "-" if row.twin is None else _twin(row),
             row.verdict,
         )

@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
+
+from dpjax import methods
+from dpjax.audit.releases import BATCH_SIZE
 
 C, SIGMA = 1.0, 1.0
 SIGMA_S = 1.1  # the statistic's noise, little enough for its part of the release to matter
@@ -206,6 +210,62 @@ def on_a_grid(release):
     return rounded
 
 
+@dataclass(frozen=True)
+class Altered:
+    """DP-SGD of the library, with what it releases altered from outside.
+
+    Attributes:
+        alter: takes a key, the release without its noise, and the noise, both flat and as they are
+            released; returns what is released in their place.
+    """
+
+    alter: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+    def loss(self, loss_fn: Any, opt_state: Any) -> Any:
+        del opt_state
+        return loss_fn
+
+    def transformation(self, expected_batch_size: float, key: Any) -> Any:
+        noisy, clean = (
+            methods.dp_sgd(sigma, threshold=C).transformation(expected_batch_size, key)
+            for sigma in (SIGMA, 0.0)
+        )
+
+        def init(params):
+            return noisy.init(params), clean.init(params), State(jnp.zeros((), jnp.int32), key)
+
+        def update(grads, states, params=None, **_):
+            found, first = noisy.update(grads, states[0], params)
+            bare, second = clean.update(grads, states[1], params)
+            step, root = states[2]
+            (flat, unravel), (alone, _) = ravel_pytree(found), ravel_pytree(bare)
+            own = jax.random.fold_in(jax.random.fold_in(root, step), 1)
+            altered = self.alter(own, alone, flat - alone)
+            return unravel(altered), (first, second, State(step + 1, root))
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _shared(key, clean, noise):
+    first, second = jnp.split(noise, 2)
+    return clean + jnp.concatenate([first, 0.6 * first + 0.8 * second])
+
+
+def _cut(key, clean, noise):
+    most = 4 * SIGMA * C / BATCH_SIZE
+    return clean + jnp.clip(noise, -most, most)
+
+
+ALTERED = {
+    "noise missing once in 500 steps": Altered(
+        lambda key, clean, noise: clean + noise * ~jax.random.bernoulli(key, 1 / 500)
+    ),
+    "noise correlated between layers": Altered(_shared),
+    "a bound a tenth short": Altered(lambda key, clean, noise: 1.1 * clean + noise),
+    "noise cut at 4 sigma": Altered(_cut),
+}
+UNALTERED = Altered(lambda key, clean, noise: clean + noise)
+
 SOUND = {
     "sound": HandMade(sound),
     "with_histogram": HandMade(with_histogram),
@@ -229,6 +289,7 @@ RARE = {
     "noise cut at 4 sigma by drawing again": noise_cut_by_drawing_again,
 }
 BROKEN |= {name: HandMade(release) for name, release in RARE.items()}
+BROKEN |= {f"{name}, in the library": subject for name, subject in ALTERED.items()}
 BROKEN |= {f"{name}, on a grid": HandMade(on_a_grid(release)) for name, release in RARE.items()}
-SOUND["on a grid"] = HandMade(on_a_grid(sound))
+SOUND |= {"on a grid": HandMade(on_a_grid(sound)), "in the library": UNALTERED}
 SAME_KEY = HandMade(sound, key_of=lambda key, step: key)
