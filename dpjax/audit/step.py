@@ -235,7 +235,7 @@ def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[
     def scores(guess: Guess, ones: np.ndarray, zeros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         (names, ones), (_, zeros) = guess(ones), guess(zeros)
         wrong = names != np.arange(len(names)) % suspects
-        return np.where(wrong, min(ones.min(), zeros.min()) - 1, ones), zeros
+        return np.where(wrong, -np.inf, ones), zeros
 
     count = -(-_MORE * audit.pilot // suspects) * suspects
     pilot = [gradients(keys[0], world, count) for world in (1, 0)]
