@@ -12,6 +12,7 @@ from typing import Any
 __all__ = [
     "LARGEST",
     "SMALLEST",
+    "batch_size",
     "choice",
     "finite",
     "fraction",
@@ -76,6 +77,20 @@ def normal(field: str, value: Any, *, zero: bool = False) -> float:
             f"{field} = {_shown(value)}: expected a number in [{SMALLEST:g}, {LARGEST:g}], where "
             "float32 has room"
         )
+    return number
+
+
+def batch_size(field: str, value: Any) -> float:
+    """Returns an expected batch size as a float; one below 1 is most likely a rate.
+
+    >>> batch_size("expected_batch_size", 0.01)
+    Traceback (most recent call last):
+    ...
+    ValueError: expected_batch_size = 0.01: expected at least 1; B, not the rate B / N
+    """
+    number = normal(field, value)
+    if not number >= 1:
+        raise ValueError(f"{field} = {_shown(value)}: expected at least 1; B, not the rate B / N")
     return number
 
 

@@ -37,7 +37,7 @@ def auto_dp_as_printed_transformation(
 
     Reference: Auto DP-SGD, algorithms 1 and 2.
     """
-    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
+    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
     root = noise.checked_key(key)
 
     def init(params: Any) -> AutoDpState:

@@ -1,6 +1,7 @@
 """Gaussian noise in float32, its keys, and the split of sigma between gradient and statistic."""
 
 import itertools
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,10 @@ import jax.numpy as jnp
 
 from dpjax import _threefry
 
-__all__ = ["add_gaussian", "checked_key", "sigma_gradient", "stream"]
+__all__ = ["SUPPORT", "add_gaussian", "checked_key", "sigma_gradient", "stream"]
+
+SUPPORT = math.sqrt(2 * 97 * math.log(2))
+"""The largest standard normal that can be drawn, 11.6: its radius comes from 2^-97."""
 
 _PIECE = 2**20  # about how many numbers are drawn together
 

@@ -97,7 +97,7 @@ def privatize(
 
     Args:
         mechanism: what runs, and what is accounted.
-        expected_batch_size: B, a public constant, > 0.
+        expected_batch_size: B, a public constant, >= 1.
         key: a JAX random key; there is no default.
         axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split: one sum over
             them, then the same noise on every device.
@@ -124,7 +124,7 @@ def privatize(
         raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism")
     if mechanism.rule.no_bound is not None:
         raise ValueError(f"rule = {mechanism.rule!r} has no bound: {mechanism.rule.no_bound}")
-    batch_size = _checks.normal("expected_batch_size", expected_batch_size)
+    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
     sigma_s = mechanism.sigma_statistic(batch_size)
     root = noise.checked_key(key)
 

@@ -60,8 +60,9 @@ def calibrate(
         A new mechanism, or method, of the same kind.
 
     Raises:
-        ValueError: when the budget cannot be met: a statistic's noise is too small for it, or it
-            is below what the accountant can tell at this delta.
+        ValueError: when the budget cannot be met: a statistic's noise is too small for it, it is
+            below what the accountant can tell at this delta, or so large that the noise which
+            spends it would be refused.
 
     Example:
         >>> import dpjax
@@ -123,10 +124,13 @@ def noise_for(
     if factor is not None and len(few) < len(shape):
         factor = smallest_noise(lambda f: cost(shape, f), epsilon, factor, tolerance, stride=1.002)
     if factor is None:
+        # Less noise than the accountant allows would spend the budget, or no noise meets it.
+        jumps = cost(few, 1e6 * guess) <= epsilon
+        remedy = "a smaller epsilon" if jumps else "a larger epsilon or delta"
         raise ValueError(
             f"epsilon = {epsilon:g} at delta = {delta:g} over {steps} steps: no noise multiplier "
-            f"gives an epsilon in [{epsilon * (1 - TOLERANCE):g}, {epsilon:g}]{why}; expected a "
-            "larger epsilon or delta, or another accountant"
+            f"gives an epsilon in [{epsilon * (1 - TOLERANCE):g}, {epsilon:g}]{why}; expected "
+            f"{remedy}, or another accountant"
         )
     return _with_noise(mechanism, factor)
 

@@ -7,7 +7,6 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import pld as library
-from scipy import special
 
 from dpjax.accounting.buckets import bucketed
 from dpjax.accounting.leaves import Fixed, Gaussians, Leaves, Poisson, leaves
@@ -23,8 +22,8 @@ _BUCKETS = 192
 # The upper bound pays some 1e-5 of epsilon for its grid; the lower bound's is so fine that it pays
 # at most this share.
 _RESOLUTION, _DRIFT = 0.005, 8e-5
-# How much of delta the largest losses may take, which then count as unlimited; and how much rounding
-# may take before another tilt is tried.
+# How much of delta the largest losses may take, which then count as unlimited; and how much
+# rounding may take before another tilt is tried.
 _CUT, _NEGLIGIBLE = 1e-4, 1e-5
 
 Direction = list[tuple[Pmf, int]]
@@ -38,7 +37,10 @@ class Bracket(NamedTuple):
 
 
 def pld_bracket(
-    event: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
+    event: dp_accounting.DpEvent,
+    relation: NeighboringRelation,
+    delta: float,
+    reserve: float = 0.0,
 ) -> Bracket:
     """Returns bounds on the epsilon of an event.
 
@@ -52,6 +54,7 @@ def pld_bracket(
         event: Gaussians, sampled or not, and Laplace releases.
         relation: the neighbouring relation.
         delta: the target.
+        reserve: what is added to delta for the lower bound, where some of delta was set aside.
 
     Returns:
         Both bounds; a lower one of 0 where none is known.
@@ -66,7 +69,7 @@ def pld_bracket(
     room = releases * mesh**2 / 8 + mesh * spread
     directions = _directions(parts, relation, mesh, cut, down=False)
     # Noise beyond the cut may be discretised by more than the mesh.
-    lower = max(_epsilon(d, mesh, delta + beta + 2 * cut, lower=True) for d in directions)
+    lower = max(_epsilon(d, mesh, delta + reserve + beta + 2 * cut, lower=True) for d in directions)
     return Bracket(max(0.0, lower - room), upper)
 
 

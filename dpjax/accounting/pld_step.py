@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import special, stats
 
-from dpjax.accounting.leaves import Poisson, Truncated
+from dpjax.accounting.leaves import Poisson, Truncated, truncation
 
 __all__ = ["CUT", "Pmf", "release_pmfs"]
 
@@ -87,7 +87,7 @@ def _truncated(
     size, rate, most = sampling
     plain = _sampled(rate, sigma, replace, mesh, cut)
     # Given that the example was drawn, at least max_size others were.
-    truncated = float(stats.binom.sf(most - 1, size - 1, rate))
+    truncated = truncation(sampling)
     if truncated <= cut:
         return tuple(_mixed(pmf, Pmf(0, np.zeros(1), 1.0), truncated) for pmf in plain)
     kept = float(stats.binom.sf(most, size, rate)) * most / truncated / size

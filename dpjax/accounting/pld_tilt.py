@@ -29,6 +29,7 @@ class Cumulants:
     """
 
     def __init__(self, parts: Sequence[tuple[Pmf, int]], mesh: float) -> None:
+        """Puts the losses on their coarser grids."""
         coarse = [_coarse(pmf) for pmf, _ in parts]
         width = max(points.size for points, _ in coarse)
         self._losses = mesh * np.array([_padded(points, width) for points, _ in coarse])

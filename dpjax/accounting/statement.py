@@ -88,7 +88,8 @@ def _worth(spent: Bound) -> str:
     if not spent.guarantee:
         return "; the figure is no guarantee"
     lower = f", and at least {rounded_down(spent.lower)}" if spent.lower > 0 else ""
-    return f"; epsilon is an upper bound{lower}"
+    note = f"; {spent.note}" if spent.note else ""
+    return f"; epsilon is an upper bound{lower}{note}"
 
 
 def _described(entry: Any) -> str:

@@ -15,7 +15,18 @@ from dp_accounting.rdp import RdpAccountant
 
 import dpjax
 from dpjax import methods, rules, schedules
-from dpjax.accounting import Event, epsilon, event
+from dpjax.accounting import (
+    Event,
+    Ledger,
+    Steps,
+    calibrate,
+    delta,
+    epsilon,
+    event,
+    largest_batch,
+    max_steps,
+    tuning,
+)
 from dpjax.accounting.events import noise_multipliers
 from dpjax.accounting.leaves import leaves
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
@@ -321,6 +332,34 @@ def test_counts_are_whole_numbers(field, bad):
 def test_stored_momentum_is_for_full_batches(sampling):
     with pytest.raises(ValueError, match=r"sampling = .*stored per example: expected FullBatch"):
         event(registry.METHODS["psasc_momentum_full_batch"](SIGMA), sampling, 10)
+
+
+@pytest.mark.parametrize("sampling", [POISSON, Poisson(1.0), FixedSize(64, 64)])
+def test_so_is_its_mechanism_wherever_it_is_accounted(sampling):
+    """The mechanism alone was taken for one that is amplified by sampling."""
+    bare = registry.METHODS["psasc_momentum_full_batch"](SIGMA).mechanism
+    assert bare.full_batch
+    assert bare == type(bare).from_plain(bare.to_plain())
+    search = tuning.grid_composition(2)
+    for account in (
+        lambda: event(bare, sampling, 10),
+        lambda: epsilon(bare, sampling, 10, DELTA, "rdp"),
+        lambda: delta(bare, sampling, 10, 1.0, "rdp"),
+        lambda: calibrate(bare, sampling, 10, 1.0, DELTA, "rdp"),
+        lambda: max_steps(bare, sampling, 1.0, DELTA, "rdp"),
+        lambda: Steps(bare, sampling, 10),
+        lambda: Ledger("digits").add_steps(bare, sampling, 10),
+        lambda: search.plan(bare, sampling, 10, 1.0, DELTA),
+        lambda: tuning.Search(search, bare, sampling, 10),
+    ):
+        with pytest.raises(ValueError, match=r"stored per example: expected FullBatch"):
+            account()
+    with pytest.raises(ValueError, match=r"stored per example: expected FullBatch"):
+        largest_batch(bare, 1000, 10, 1.0, DELTA)
+    assert epsilon(bare, FullBatch(), 10, DELTA, "rdp") > 0
+    for bad in (1, None, "yes"):
+        with pytest.raises(TypeError, match="full_batch = "):
+            bare.replace(full_batch=bad)
 
 
 @dataclass(frozen=True)

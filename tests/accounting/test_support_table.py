@@ -18,7 +18,7 @@ STEPS, DELTA = 20, 1e-5
 
 SAMPLERS = {
     "Poisson": Poisson(0.01),
-    "TruncatedPoisson": TruncatedPoisson(0.01, 20, 500),
+    "TruncatedPoisson": TruncatedPoisson(0.01, 40, 500),
     "FixedSize": FixedSize(5, 500),
     "FullBatch": FullBatch(),
 }

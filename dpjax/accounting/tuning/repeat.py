@@ -11,7 +11,7 @@ from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from scipy import optimize
 
 from dpjax import _checks
-from dpjax.accounting.rdp import rdp_epsilon
+from dpjax.accounting.bound import upper_epsilon_of
 from dpjax.accounting.tuning.base import Tuning
 
 __all__ = ["repeat_and_select"]
@@ -70,7 +70,7 @@ class repeat_and_select(Tuning):
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
     ) -> float:
         """Returns the epsilon of the search."""
-        return rdp_epsilon(self.event(run), relation, delta)
+        return upper_epsilon_of(self.event(run), relation, delta, self.accountant)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Draws K, and K candidates with replacement."""
