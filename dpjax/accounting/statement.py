@@ -54,7 +54,7 @@ def privacy_statement(
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> print(privacy_statement(Ledger("digits").add_steps(method, sampling, 1000), 1e-5))
         # Privacy statement: digits
         <BLANKLINE>
@@ -96,7 +96,8 @@ def _worth(spent: Bound) -> str:
     if not spent.guarantee:
         return "; the figure is no guarantee"
     lower = f", and at least {rounded_down(spent.lower)}" if spent.lower > 0 else ""
-    return f"; epsilon is an upper bound{lower}"
+    note = f"; {spent.note}" if spent.note else ""
+    return f"; epsilon is an upper bound{lower}{note}"
 
 
 def _described(entry: Any) -> str:

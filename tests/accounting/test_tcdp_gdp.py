@@ -153,11 +153,11 @@ def test_no_order_no_epsilon(omega):
 
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 3.0, 500), (0.1, 4.0, 50), (1e-3, 9, 9)])
 def test_tcdp_is_above_the_truth(q, sigma, steps):
-    spent = epsilon(methods.dp_sgd(sigma), Poisson(q), steps, DELTA, "tcdp")
+    spent = epsilon(methods.dp_sgd(sigma), Poisson.with_rate(q), steps, DELTA, "tcdp")
     assert spent > epsilon_composed([(q, sigma, steps)], DELTA)
-    tight = epsilon(methods.dp_sgd(sigma), Poisson(q), steps, DELTA, "pld")
+    tight = epsilon(methods.dp_sgd(sigma), Poisson.with_rate(q), steps, DELTA, "pld")
     assert spent > tight.lower
-    assert delta(methods.dp_sgd(sigma), Poisson(q), steps, float(tight), "tcdp") > DELTA
+    assert delta(methods.dp_sgd(sigma), Poisson.with_rate(q), steps, float(tight), "tcdp") > DELTA
 
 
 def test_tcdp_of_fixed_size_is_above_rdps():
@@ -181,7 +181,11 @@ def test_the_lemma_holds_under_poisson_sampling(q, sigma):
 
 @pytest.mark.parametrize(
     ("sampling", "guarantee", "note"),
-    [(Poisson(0.01), False, NOT_PROVEN), (FixedSize(5, 500), True, ""), (FullBatch(), True, "")],
+    [
+        (Poisson.with_rate(0.01), False, NOT_PROVEN),
+        (FixedSize(5, 500), True, ""),
+        (FullBatch(), True, ""),
+    ],
 )
 def test_the_label_of_tcdp(sampling, guarantee, note):
     method = methods.dp_sgd(6.0)
@@ -196,9 +200,9 @@ def test_the_label_of_tcdp(sampling, guarantee, note):
 
 def test_a_schedule_outside_the_lemma_names_its_step():
     method = methods.dp_sgd(schedules.table((5.0, 2.0), steps_per_epoch=10))
-    assert epsilon(method, Poisson(0.01), 10, DELTA, "tcdp") > 0
+    assert epsilon(method, Poisson.with_rate(0.01), 10, DELTA, "tcdp") > 0
     with pytest.raises(ValueError, match=r"noise_multiplier = 2, rate = 0.01.*rho = 0.125"):
-        epsilon(method, Poisson(0.01), 11, DELTA, "tcdp")
+        epsilon(method, Poisson.with_rate(0.01), 11, DELTA, "tcdp")
 
 
 # Auto DP-SGD's figures.
@@ -232,7 +236,7 @@ def test_the_printed_figure_is_far_below_the_cost():
     """MECHANISMS 6: its step rows of about .5 cost thousands with a true bound."""
     printed = auto_dp_sgd_epsilon_as_printed("step", 1.0, 60_000, 64, 100).epsilon
     sound = methods.auto_dp_sgd_sound(1.0, steps_per_epoch=937.5, epochs=100, decay="step")
-    cost = epsilon(sound, Poisson(64 / 60_000), 93_750, DELTA, "rdp")
+    cost = epsilon(sound, Poisson.with_rate(64 / 60_000), 93_750, DELTA, "rdp")
     assert cost > 1_000 * printed
 
 
@@ -334,7 +338,7 @@ def test_gdp_is_exact_for_full_batches(noise, relation):
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 0.8, 500), (256 / 60_000, 0.7, 2_344)])
 def test_gdp_is_too_small_under_poisson_sampling(q, sigma, steps):
     """TRAPS 10: below the lower bound of what is true, and labelled."""
-    run = (methods.dp_sgd(sigma), Poisson(q), steps)
+    run = (methods.dp_sgd(sigma), Poisson.with_rate(q), steps)
     spent = epsilon(*run, DELTA, "gdp")
     assert spent < epsilon(*run, DELTA, "pld").lower
     assert spent < epsilon_composed([(q, sigma, steps)], DELTA)
@@ -345,9 +349,9 @@ def test_gdp_is_too_small_under_poisson_sampling(q, sigma, steps):
 
 def test_numbers_with_a_guarantee_have_no_note():
     for sampling, accountant in [
-        (Poisson(0.01), "pld"),
-        (Poisson(0.01), "rdp"),
-        (TruncatedPoisson(0.01, 20, 500), "pld"),
+        (Poisson.with_rate(0.01), "pld"),
+        (Poisson.with_rate(0.01), "rdp"),
+        (TruncatedPoisson(5, 500, 20), "pld"),
         (FixedSize(5, 500), "rdp"),
     ]:
         spent = epsilon(methods.dp_sgd(2.0), sampling, 10, DELTA, accountant)

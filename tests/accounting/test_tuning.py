@@ -36,7 +36,7 @@ from tests.oracles.accounting import (
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 N, B = 50_000, 256
 STEPS = math.ceil(20 * N / B)
-CIFAR, DELTA, EPSILON, G = Poisson(B / N), 1 / N, 2.0, 10
+CIFAR, DELTA, EPSILON, G = Poisson.with_rate(B / N), 1 / N, 2.0, 10
 SHAPES = (0.0, 0.5, 1.0, 2.0, math.inf)
 TUNINGS = {
     "liu_talwar": liu_talwar(G),
@@ -47,7 +47,7 @@ TUNINGS = {
 }
 RDP_TUNINGS = {name: t for name, t in TUNINGS.items() if name != "disjoint_split"}
 SCORING = GaussianQuery("right answers on held-out examples", noise_multiplier=8.0)
-SMALL = (Poisson(0.01), 50)
+SMALL = (Poisson.with_rate(0.01), 50)
 # A test at this level fails by chance once in a million runs; the keys are fixed besides.
 LEVEL = 1e-6
 
@@ -535,7 +535,7 @@ def test_a_search_refuses_what_is_none():
     with pytest.raises(ValueError, match="No guarantee"):
         Search(tuned, methods.auto_dp_sgd(1.0, steps_per_epoch=10, epochs=10), *SMALL)
     with pytest.raises(ValueError, match="steps = 0"):
-        Search(tuned, method, Poisson(0.01), 0)
+        Search(tuned, method, Poisson.with_rate(0.01), 0)
 
 
 @pytest.mark.parametrize("way", ["plan", "Search"])

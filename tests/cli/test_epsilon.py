@@ -8,7 +8,7 @@ from dpjax.accounting.bound import rounded_up
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, SMALL, data, printed, refused
 
-METHOD, POISSON = dpjax.methods.dp_sgd(1.1), Poisson(0.01)
+METHOD, POISSON = dpjax.methods.dp_sgd(1.1), Poisson.with_rate(0.01)
 EPSILON = ("epsilon", *SMALL)
 
 
@@ -61,7 +61,7 @@ def test_the_only_accountant_must_know_the_sampler(capsys):
     ("flags", "sampling"),
     [
         ((), POISSON),
-        (("--sampling", "truncated", "--max-size", "30"), TruncatedPoisson(0.01, 30, 1000)),
+        (("--sampling", "truncated", "--max-size", "30"), TruncatedPoisson(10, 1000, 30)),
         (("--sampling", "fixed"), FixedSize(10, 1000)),
     ],
 )
