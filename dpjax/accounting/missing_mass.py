@@ -14,6 +14,9 @@ __all__ = ["PARAMETERS", "delta_left", "missing_mass", "with_missing_mass"]
 PARAMETERS = 2**40
 """The most coordinates that one release is assumed to have."""
 
+_FAR = 0.09
+_OUTERMOST = 2.0**-96  # the probability of the largest radius
+_ROUNDING = 2.0**-20  # of a normal's arithmetic in float32, relative, with room
 _WORTH_SAYING, _TOO_MUCH = 1e-3, 0.5
 
 
@@ -22,22 +25,27 @@ def missing_mass(event: dp_accounting.DpEvent, relation: NeighboringRelation) ->
 
     A draw z of the noise has ``|z| <= m``, m = `dpjax.noise.SUPPORT`, where the Gaussian that is
     accounted has no end. With sigma the total noise multiplier and Q the normal tail, a release has
-    at most ``q F(sigma)`` of such outputs, q the probability that the example was drawn, and the
-    releases add up (union bound):
+    such an output with probability ``q F(sigma)`` at most, q the probability that the example was
+    drawn, and the releases add up (union bound):
 
-        ``F(sigma) = Q(m - 1/sigma) + k Q(m - 1/(sigma sqrt(k)))``,  k = `PARAMETERS`
+        ``F(sigma) = Q(m - 1/sigma) + Q(m - f) / (f sigma)^2 + k p(1 / (sigma sqrt(k)))``
+
+    with f = 0.09, k = `PARAMETERS` and ``p(s) = 2^-96 arccos(1 - s/m - 2^-20) / pi``.
 
     Proof. On outputs that both neighbours can have, their densities are the Gaussians' up to one
-    common factor, so delta grows by the probability of the others (the factor is 1 + 4e-19 at k
-    coordinates). The example moves coordinate i of the sum by ``s_i`` standard deviations of its
-    noise, ``sum_i s_i^2 <= 1/sigma^2``; a gradient and a statistic that are released together are
-    one such vector. Rounding to a grid is monotonic, so an output that is impossible without the
-    example has ``z_i > m - s_i`` in a coordinate with ``s_i > 0``: ``sum_i Q(m - s_i)`` at most.
-    ``Q(m)`` is not to be taken off each term, as it could for a density: the law is discrete, and
-    however little the example moves a coordinate, its outermost atom leaves the other's support. As
-    a function of ``w = s^2`` the terms are concave up to s = 1/m or so and convex beyond. In the
-    largest sum at most one s_i is therefore in the convex part, and costs ``Q(m - 1/sigma)`` at
-    most; the others are equal, and cost the more the more there are.
+    common factor (within 1e-18 of 1), so delta grows by the probability of the others. The example
+    moves coordinate i of the sum by ``s_i`` standard deviations of its noise, ``sum_i s_i^2 <=
+    1/sigma^2``; a gradient and a statistic that are released together are one such vector. Rounding
+    to a grid is monotonic, so an output that is impossible without the example has
+    ``z_i > m - s_i`` in a coordinate with ``s_i > 0``; these probabilities are added.
+
+    Coordinates with ``s_i > f``: each has ``Q(m - s_i)`` at most. As a function of ``w = s^2`` this
+    is convex where ``s (m - s) >= 1``, so that its ratio to w is largest at an end, ``s = f`` or
+    ``s = 1/sigma``, and the sum of w is at most 1/sigma^2: the first two terms. The others: z is a
+    radius times the sine of an angle, and next to m there is one radius only, of probability 2^-96,
+    up to ``m - log(3)/m``; 2^-20 is room for float32. p is concave in w, so that the sum is largest
+    for k equal ones: the last term. It does not vanish with s, as ``Q(m - s) - Q(m)`` would for a
+    density: however little the example moves a coordinate, its outermost atom leaves the support.
 
     With truncated Poisson sampling the example can push another one out, which moves the sum by two
     bounds: ``q (F(sigma) + p F(sigma / 2))``, p the probability that the batch is full. Of a random
@@ -86,8 +94,10 @@ def _one_kind(gaussians: Gaussians, relation: NeighboringRelation) -> float:
 def _per_release(sigmas: np.ndarray) -> np.ndarray:
     """Returns F; 1 where the example moves a coordinate across nearly the whole support."""
     alone = special.ndtr(1 / sigmas - SUPPORT)
-    together = PARAMETERS * special.ndtr(1 / (sigmas * PARAMETERS**0.5) - SUPPORT)
-    return np.where(1 / sigmas < SUPPORT - 1, np.minimum(alone + together, 1.0), 1.0)
+    some = special.ndtr(_FAR - SUPPORT) / (_FAR * sigmas) ** 2
+    angle = np.arccos(np.maximum(1 - 1 / (sigmas * PARAMETERS**0.5 * SUPPORT) - _ROUNDING, 0.0))
+    total = alone + some + PARAMETERS * _OUTERMOST * angle / np.pi
+    return np.where(1 / sigmas < SUPPORT - 1, np.minimum(total, 1.0), 1.0)
 
 
 def delta_left(
@@ -107,7 +117,7 @@ def delta_left(
     relation = _ADD if accountant == "rdp" else relation
     missing = missing_mass(event, relation)
     if not missing < _TOO_MUCH * delta:
-        enough = f"a delta above {missing / _TOO_MUCH:.2g}"
+        enough = f"a delta above {1.06 * missing / _TOO_MUCH:.2g}"  # also when rounded down
         helps = _total(event, relation, louder=1e9) < _TOO_MUCH * delta
         raise ValueError(
             f"delta = {delta:g}: the noise ends at {SUPPORT:.1f} standard deviations, which can "

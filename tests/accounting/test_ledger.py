@@ -211,7 +211,7 @@ def test_two_runs_are_no_long_one():
     events = [poisson(0.01, louder(t), 2) for t in range(100)]
     want = by_rdp(*events)
     merged = by_rdp(*(poisson(0.01, louder(t)) for t in range(200)))
-    assert merged < 0.9 * want  # what one long run would cost
+    assert merged < 0.95 * want  # what one long run would cost
     for ids in ((None, None), ("a", "b"), ("a", None), (None, "a")):
         ledger = Ledger("digits")
         for run in ids:
@@ -471,8 +471,8 @@ def test_an_unknown_accountant_or_delta_is_refused():
         with pytest.raises(ValueError, match="delta = "):
             Ledger("digits").epsilon(delta)
     assert ledger.epsilon(1e-14) == pytest.approx(epsilon_gaussian(3**0.5 / 5, 1e-14), rel=1e-3)
-    with pytest.raises(ValueError, match=r"delta = 1e-19: .*expected a delta above"):
-        ledger.epsilon(1e-19)
+    with pytest.raises(ValueError, match=r"delta = 1e-21: .*expected a delta above"):
+        ledger.epsilon(1e-21)
 
 
 # Queries.
