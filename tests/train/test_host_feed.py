@@ -214,7 +214,7 @@ def test_memory_map_and_devices(tmp_path):
         for (_, parts), (_, others) in zip(feed, expected, strict=True):
             for part, other in zip(parts, others, strict=True):
                 assert np.array_equal(part.rows["x"], other.rows["x"])
-                where |= {*part.rows["x"].devices(), *part.packed.size.devices()}
+                where |= {*part.rows["x"].devices(), *part.packed.indices.devices()}
         assert where == ({device} if isinstance(device, jax.Device) else device.device_set)
 
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import dpjax
-from dpjax.sampling import Drawn, FullBatch
+from dpjax.sampling import FullBatch
 from dpjax.train.augment import AUGMENTATIONS, flip, shift
 from dpjax.train.parameters import flat
 from dpjax.train.program import Program
@@ -222,7 +222,7 @@ class TestAugmentation:
         own = program(method__noise_multiplier=0.0, optimizer__learning_rate=1.0, **COPIES)
         state = start(own, KEY)
         one = drawn_of([7], 1, rows_of(DATA))
-        grads = own.gradients_of(state)(state.params, DATA, **one.rows)
+        grads = own.gradients_of(state)(state.params, DATA, one)
         after, _ = own.finish(state, grads)
         moved = jax.tree.map(lambda a, b: 12 * (a - b), state.params, after.params)
         assert float(optax.tree.norm(moved)) <= 0.7 * (1 + 2e-6)
