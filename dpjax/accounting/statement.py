@@ -26,8 +26,8 @@ _RELATIONS = {
 
 # Neighbours under replace-one have the same size anyway.
 _SIZE_IS_PUBLIC = (
-    "- **Public:** the number of examples is public. Sampling rates, steps per epoch and often "
-    "delta are computed from it and published, so it is not protected."
+    "- **Size of the data set:** the number of examples is public. Sampling rates, steps per epoch "
+    "and often delta are computed from it and published, so it is not protected."
 )
 
 _ACCOUNTANTS = {
