@@ -117,11 +117,14 @@ def delta_left(
     relation = _ADD if accountant == "rdp" else relation
     missing = missing_mass(event, relation)
     if not missing < _TOO_MUCH * delta:
-        enough = f"a delta above {1.06 * missing / _TOO_MUCH:.2g}"  # also when rounded down
-        helps = _total(event, relation, louder=1e9) < _TOO_MUCH * delta
+        ways = []
+        if _total(event, relation, louder=1e9) < _TOO_MUCH * delta:
+            ways.append("more noise")
+        if (enough := 1.06 * missing / _TOO_MUCH) < 1:  # enough when rounded to two digits, too
+            ways.append(f"a delta above {enough:.2g}")
         raise ValueError(
             f"delta = {delta:g}: the noise ends at {SUPPORT:.1f} standard deviations, which can "
-            f"cost {missing:.2g} here; expected {'more noise, or ' if helps else ''}{enough}"
+            f"cost {missing:.2g} here; expected {', or '.join(ways)}"
         )
     return delta - missing, _said(missing, delta)
 

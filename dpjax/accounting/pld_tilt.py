@@ -97,13 +97,14 @@ def tilt_for_epsilon(cumulants: Callable[[float], float], epsilon: float, mesh: 
     4.5
     """
     best = _smallest(lambda t: cumulants(t) - t * epsilon, 0.25 / mesh)
-    return best if best > 10 * _SMALLEST else 0.0
+    return best if cumulants(best) < best * epsilon else 0.0
 
 
 def _smallest(objective: Callable[[float], float], largest: float) -> float:
+    smallest = min(_SMALLEST, 1e-3 * largest)
     found = optimize.minimize_scalar(
         lambda log_t: objective(math.exp(log_t)),
-        bounds=(math.log(_SMALLEST), math.log(largest)),
+        bounds=(math.log(smallest), math.log(largest)),
         method="bounded",
         options={"xatol": 0.01},
     )

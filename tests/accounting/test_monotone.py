@@ -161,7 +161,11 @@ def test_more_noise_in_one_epoch_costs_less(sigmas, place):
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "gdp"])
 @pytest.mark.parametrize("sampling", [Poisson.with_rate(0.01), FullBatch()])
 def test_hardly_any_noise_is_not_free(accountant, sampling):
-    assert epsilon(methods.dp_sgd(0.01), sampling, 10, 1e-5, accountant) > 10_000
+    assert epsilon(methods.dp_sgd(0.2), sampling, 10, 1e-5, accountant) > 15
+    for hardly in (0.1, 0.01, 1e-6):
+        with pytest.raises(ValueError, match=r"delta = 1e-05: .*expected more noise"):
+            epsilon(methods.dp_sgd(hardly), sampling, 10, 1e-5, accountant)
+        assert delta(methods.dp_sgd(hardly), sampling, 10, 1.0, accountant) > 1e-2
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "tcdp", "gdp"])

@@ -130,6 +130,18 @@ def test_masses_of_a_release(rate, sigma, relation):
 
 
 @RELATIONS
+@pytest.mark.parametrize("drawn", [Poisson(1.0), Poisson(0.01), Truncated(1000, 0.02, 30)])
+def test_the_largest_losses_become_unlimited(drawn, relation):
+    """None is lost: what is cut is in the mass of unlimited losses, and no more than asked for."""
+    for cut in (1e-12, 1e-4):
+        pmfs = release_pmfs(drawn, 1.0, relation, 1e-2, cut)
+        for pmf in pmfs:
+            assert pmf.masses.sum() + pmf.infinity == pytest.approx(1.0, abs=1e-14)
+            assert 0 <= pmf.infinity <= 3 * cut
+        assert pmfs[0].infinity > cut / 100  # removing an example has no largest loss
+
+
+@RELATIONS
 def test_masses_of_a_truncated_release(relation):
     for pmf in release_pmfs(Truncated(1000, 0.02, 25), 1.0, relation, 2e-3):
         losses = 2e-3 * (pmf.lowest + np.arange(pmf.masses.size))
