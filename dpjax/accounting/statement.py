@@ -16,7 +16,7 @@ NOT_COUNTED = (
     "the choice of method, model and hyper-parameters, unless a search above says so",
     "other runs and releases on the same data that are not listed above",
     "whatever was computed from the data without noise: preprocessing, plots, diagnostics",
-    "the finite precision of float32 noise, and side channels such as run time",
+    "the rounding of numbers inside a grid cell of the noise, and side channels such as run time",
 )
 
 _RELATIONS = {
