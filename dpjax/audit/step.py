@@ -54,7 +54,7 @@ class _Attack(NamedTuple):
 def audit_step(
     method: Method,
     key: jax.Array,
-    audit: StepAudit = StepAudit(),
+    audit: StepAudit = StepAudit(),  # noqa: B008  a record of numbers
     *,
     rate: float = 1.0,
     steps: int = 1,
@@ -95,7 +95,7 @@ def audit_release(
     subject: Auditable,
     claims: Callable[[float], Claim],
     key: jax.Array,
-    audit: StepAudit = StepAudit(),
+    audit: StepAudit = StepAudit(),  # noqa: B008  a record of numbers
     pairs: Sequence[Pair] = PAIRS,
     rate: float = 1.0,
 ) -> Finding:
