@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from dpjax import _checks, noise, schedules
+from dpjax import _checks, _contract, noise, schedules
 from dpjax._record import Record
 from dpjax.gradients import combined_norm
 from dpjax.gradients.groups import labels, normalised_groups
@@ -76,6 +76,10 @@ class Mechanism(_MechanismRecord):
         `noise_multiplier` per step, also with a statistic. Not protected: the configuration
         itself, and anything computed from the data outside the mechanism.
 
+    Raises:
+        ContractViolation: a rule or a threshold from outside the package is seen to exceed its
+            bound; `dpjax.testing` looks harder.
+
     Example:
         >>> import dpjax
         >>> mechanism = Mechanism(dpjax.rules.abadi(), dpjax.thresholds.dc_sgd_e(), 3.0)
@@ -106,6 +110,7 @@ class Mechanism(_MechanismRecord):
         self._set(threshold=self._checked_threshold())
         self._check_split(expected_batch_size=None)
         self._check_noise()
+        self._check_contract()
 
     @property
     def adaptive(self) -> bool:
@@ -214,6 +219,14 @@ class Mechanism(_MechanismRecord):
                     f"noise_multiplier = {sigma!r} with a bound of {bound:g}: expected a product "
                     f"in [{_LEAST_NOISE:g}, {_MOST_NOISE:g}], where float32 holds the noise"
                 )
+
+    def _check_contract(self) -> None:
+        """Refuses a rule or a threshold from outside that breaks what the bound rests on."""
+        if self.rule.no_bound is None and _contract.is_foreign(self.rule):
+            numbers = (c for c in self._thresholds() if not callable(c))
+            _contract.check_rule_lightly(self.rule, tuple(numbers))
+        if isinstance(self.threshold, Threshold) and _contract.is_foreign(self.threshold):
+            _contract.check_threshold_lightly(self.threshold)
 
     def _thresholds(self) -> tuple[Any, ...]:
         """Returns the thresholds, or the largest that an adaptive one can come to."""

@@ -26,6 +26,7 @@ ROOMS = [
     "_toml",
     "_states",
     "_threefry",
+    "_interpreter",
     "rules",
     "schedules",
     "noise",
@@ -34,6 +35,7 @@ ROOMS = [
     "batch_sums",
     "devices",
     "thresholds",
+    "_contract",
     "mechanism",
     "privatize",
     "momentum",
@@ -113,7 +115,7 @@ def test_third_party_imports_are_declared():
         [line for extra in project["optional-dependencies"].values() for line in extra]
     )
     for path in files():
-        allowed = needed | optional if room(path) in ("audit", "cli", "data") else needed
+        allowed = needed | optional if room(path) in ("audit", "cli", "data", "testing") else needed
         for name in imported(path):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "dpjax":

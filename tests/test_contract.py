@@ -127,9 +127,9 @@ class nosy_statistic(leaky_statistic):
 def test_the_checks_reject_what_is_broken():
     with pytest.raises(ContractViolation, match="depends on the others"):
         check_threshold(nosy_statistic())
-    with pytest.raises(ContractViolation, match="beyond 1e-08"):
+    with pytest.raises(ContractViolation, match="beyond 1 by more than"):
         check_rule(too_long())
-    with pytest.raises(ContractViolation, match="not finite"):
+    with pytest.raises(ContractViolation, match="beyond the sensitivity"):
         check_threshold(leaky_statistic())
 
 

@@ -19,7 +19,9 @@ class Finding:
         claimed: the epsilon that is claimed at `delta`.
         source: who claims it: "accounted", or "printed" where there is no guarantee.
         bound: the lower bound on epsilon.
-        confidence: the probability with which the bound holds.
+        confidence: the probability with which the bound holds, together with the others that were
+            computed of the same draws.
+        tried: how many bounds hold together with that confidence; the best is reported.
         delta: the delta of both.
         draws: how many scores there are of each world.
         included: scores with the canary.
@@ -39,6 +41,7 @@ class Finding:
     included: np.ndarray = field(repr=False)
     excluded: np.ndarray = field(repr=False)
     claim_at: Callable[[float], float] = field(repr=False)
+    tried: int = 1
 
     @property
     def refuted(self) -> bool:

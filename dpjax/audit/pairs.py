@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["DIMENSION", "PAIRS", "ROWS", "TURNING", "Pair"]
+__all__ = ["DIMENSION", "PAIRS", "ROWS", "TURNING", "Pair", "lineup_like", "random_pairs"]
 
 ROWS = 4
 """How many rows a batch has: the canary in the last, others or padding before it."""
@@ -13,6 +13,7 @@ DIMENSION = 8
 """How many parameters there are, in two leaves of four."""
 
 _EVERYWHERE = np.full(DIMENSION, DIMENSION**-0.5, np.float32)
+_OPPOSED = _EVERYWHERE * np.repeat([1, -1], DIMENSION // 2).astype(np.float32)
 _FIRST, _SECOND = np.eye(2, DIMENSION, dtype=np.float32)
 
 
@@ -55,6 +56,40 @@ def _alone(name: str, canary: np.ndarray) -> Pair:
     return Pair(name, np.zeros((0, DIMENSION), np.float32), canary[None])
 
 
+def random_pairs(rng: np.random.Generator, steps: int, count: int = 4) -> list[Pair]:
+    """Returns canaries alone, of random norms from 0.1 to 30 and random directions.
+
+    Args:
+        rng: draws both.
+        steps: how many steps they are watched for.
+        count: how many there are.
+    """
+    found = []
+    for _ in range(count):
+        direction = rng.standard_normal(DIMENSION)
+        norm = np.exp(rng.uniform(np.log(0.1), np.log(30)))
+        canary = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
+        found.append(_alone(f"alone, random, norm {norm:.3g}", canary).repeated(steps))
+    return found
+
+
+def lineup_like(pair: Pair) -> list[Pair]:
+    """Returns the canaries that an attack tells apart: as long as a pair's, along each axis.
+
+    Two for each parameter, one up and one down.
+    """
+    lengths = np.linalg.norm(pair.canary.astype(np.float64), axis=1)
+    return [
+        Pair(
+            f"{pair.name}, along an axis",
+            pair.others,
+            np.outer(lengths, sign * axis).astype(np.float32),
+        )
+        for axis in np.eye(DIMENSION)
+        for sign in (1, -1)
+    ]
+
+
 def _in_company(name: str, canary: np.ndarray) -> Pair:
     return Pair(name, np.stack([_FIRST, 0.5 * _FIRST, 0.1 * _SECOND]), canary[None])
 
@@ -63,6 +98,9 @@ PAIRS = (
     # Just below: a rule that drops what is longer gives these their greatest weight.
     *(_alone(f"alone, norm {n:g}", 0.9999 * n * _EVERYWHERE) for n in (0.03, 0.3, 1, 2, 3, 5, 10)),
     _alone("alone, huge", 1e4 * _EVERYWHERE),
+    # Noise that leaves share cancels along these.
+    *(_alone(f"alone, opposed leaves, norm {n:g}", 0.9999 * n * _OPPOSED) for n in (1, 3)),
+    _alone("alone, opposed leaves, huge", 1e4 * _OPPOSED),
     _alone("alone, zero", np.zeros(DIMENSION, np.float32)),
     _in_company("against others, huge", -1e4 * _FIRST),
     _in_company("with others, small", 0.03 * _SECOND),

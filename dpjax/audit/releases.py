@@ -1,6 +1,6 @@
 """Many draws of what a method releases on a batch with the canary, or without it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -32,7 +32,13 @@ class Auditable(Protocol):
         """Returns the optax transformation."""
 
 
-Draw = Callable[[Pair, bool, jax.Array, int], np.ndarray]
+class Draw(Protocol):
+    """Independent releases, (count, T D) in float64, of a pair or of one of some pairs."""
+
+    def __call__(
+        self, pair: Pair | Sequence[Pair], present: bool, key: jax.Array, count: int
+    ) -> np.ndarray:
+        """Returns releases; of several pairs with the same others, draws take turns."""
 
 
 def releases_of(subject: Auditable, rate: float = 1.0) -> Draw:
@@ -64,14 +70,17 @@ def releases_of(subject: Auditable, rate: float = 1.0) -> Draw:
         return jnp.concatenate([jnp.ravel(part) for part in seen])
 
     # Pairs are arguments, so that all of as many steps share one compilation.
-    many = jax.jit(jax.vmap(one, in_axes=(0, None, None, None)))
+    many = jax.jit(jax.vmap(one, in_axes=(0, 0, None, None)))
 
-    def draw(pair: Pair, present: bool, key: jax.Array, count: int) -> np.ndarray:
-        given = (jnp.asarray(pair.batches()), jnp.asarray(pair.mask()), jnp.asarray(present))
+    def draw(pair: Pair | Sequence[Pair], present: bool, key: jax.Array, count: int) -> np.ndarray:
+        pairs = [pair] if isinstance(pair, Pair) else pair
+        batches = np.stack([each.batches() for each in pairs])
+        given = (jnp.asarray(pairs[0].mask()), jnp.asarray(present))
         parts = []
         for start in range(0, count, _AT_ONCE):
             keys = jax.random.split(jax.random.fold_in(key, start), _AT_ONCE)
-            parts.append(np.asarray(many(keys, *given), np.float64))
+            turn = np.arange(start, start + _AT_ONCE) % len(pairs)
+            parts.append(np.asarray(many(keys, batches[turn], *given), np.float64))
         return np.concatenate(parts)[:count]
 
     return draw

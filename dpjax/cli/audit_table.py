@@ -9,7 +9,7 @@ from dpjax.cli import tables
 
 __all__ = ["data", "markdown", "text"]
 
-_HEADER = ("method", "attack", "claimed", "at least", "ratio", "half the noise", "verdict")
+_HEADER = ("method", "attack", "delta", "claimed", "at least", "ratio", "half the noise", "verdict")
 
 
 def text(rows: Sequence[Row], confidence: float) -> str:
@@ -36,6 +36,7 @@ def data(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "bound": row.finding.bound,
             "twin": None if row.twin is None else row.twin.bound,
             "confidence": row.finding.confidence,
+            "tried": row.finding.tried,
             "delta": row.finding.delta,
             "draws": row.finding.draws,
             "verdict": row.verdict,
@@ -49,9 +50,10 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         (
             row.finding.name,
             row.finding.attack,
+            f"{row.finding.delta:g}",
             rounded_up(row.finding.claimed) + " printed" * (row.finding.source == "printed"),
             rounded_down(row.finding.bound),
-            f"{row.finding.bound / row.finding.claimed:.2f}",
+            f"{row.finding.bound / row.finding.claimed:.2f}" if row.finding.claimed else "-",
             "-" if row.twin is None else _twin(row),
             row.verdict,
         )
@@ -66,12 +68,13 @@ def _twin(row: Row) -> str:
 
 
 def _notes(rows: Sequence[Row], confidence: float) -> str:
-    deltas = {row.finding.attack: row.finding.delta for row in rows}
+    most = max(row.finding.tried for row in rows)
     lines = [
         f"'at least': with a confidence of {confidence:g} for all rows together, the epsilon of "
         "what ran is at least this",
+        f"the risk is shared by all bounds that were tried, up to {most} for a row; a step is "
+        "shown at another delta only if the claim is refuted there and not at its own",
         "'half the noise': the same attack on a twin with half the noise under the same claim",
-        "delta: " + ", ".join(f"{delta:g} ({attack})" for attack, delta in deltas.items()),
         "'holds' says that these attacks do not refute the claim; no audit proves one",
     ]
     if any(row.finding.source == "printed" for row in rows):

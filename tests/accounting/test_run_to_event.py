@@ -58,7 +58,8 @@ class heard(thresholds.Threshold):
         return HeardState(state, self.inner.statistic(jnp.ones(1), state)[0] * 0)
 
     def statistic(self, norms, state):
-        return self.inner.statistic(norms, state.inner)
+        # Less noise means a smaller sensitivity, which a mechanism holds the statistic to.
+        return min(self.louder, 1.0) * self.inner.statistic(norms, state.inner)
 
     def update(self, state, noisy_sum, context):
         return HeardState(self.inner.update(state.inner, noisy_sum, context), noisy_sum)

@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
+
+from dpjax import methods
+from dpjax.audit.releases import BATCH_SIZE
 
 C, SIGMA = 1.0, 1.0
 SIGMA_S = 1.1  # the statistic's noise, little enough for its part of the release to matter
@@ -162,6 +166,106 @@ def adaclip_masks_the_gradient(key, rows, batch_size):
     return SCALE * (total + SIGMA * normal(key, total)) / batch_size + MEAN
 
 
+def noise_missing_now_and_then(key, rows, batch_size):
+    """Once in 500 steps the sum is released as it is: delta 2e-3, whatever epsilon."""
+    first, second = jax.random.split(key)
+    total = clipped(rows).sum(0)
+    there = ~jax.random.bernoulli(second, 1 / 500)
+    return (total + SIGMA * C * normal(first, total) * there) / batch_size
+
+
+def noise_shared_between_layers(key, rows, batch_size):
+    """The second layer's noise has a correlation of 0.6 with the first's."""
+    total = clipped(rows).sum(0)
+    first, second = jnp.split(normal(key, total), 2)
+    noise = jnp.concatenate([first, 0.6 * first + 0.8 * second])
+    return (total + SIGMA * C * noise) / batch_size
+
+
+def bound_a_tenth_short(key, rows, batch_size):
+    total = clipped(rows, 1.1 * C).sum(0)
+    return (total + SIGMA * C * normal(key, total)) / batch_size
+
+
+def noise_cut(key, rows, batch_size):
+    """What lies beyond 4 sigma is put there."""
+    total = clipped(rows).sum(0)
+    return (total + SIGMA * C * jnp.clip(normal(key, total), -4.0, 4.0)) / batch_size
+
+
+def noise_cut_by_drawing_again(key, rows, batch_size):
+    """What lies beyond 4 sigma is drawn again."""
+    total = clipped(rows).sum(0)
+    noise = jax.random.truncated_normal(key, -4.0, 4.0, total.shape)
+    return (total + SIGMA * C * noise) / batch_size
+
+
+def on_a_grid(release):
+    """The same release, rounded to a public grid of a sixteenth of the noise."""
+
+    def rounded(key, rows, batch_size):
+        unit = SIGMA * C / 16 / batch_size
+        return jnp.round(release(key, rows, batch_size) / unit) * unit
+
+    return rounded
+
+
+@dataclass(frozen=True)
+class Altered:
+    """DP-SGD of the library, with what it releases altered from outside.
+
+    Attributes:
+        alter: takes a key, the release without its noise, and the noise, both flat and as they are
+            released; returns what is released in their place.
+    """
+
+    alter: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+    def loss(self, loss_fn: Any, opt_state: Any) -> Any:
+        del opt_state
+        return loss_fn
+
+    def transformation(self, expected_batch_size: float, key: Any) -> Any:
+        noisy, clean = (
+            methods.dp_sgd(sigma, threshold=C).transformation(expected_batch_size, key)
+            for sigma in (SIGMA, 0.0)
+        )
+
+        def init(params):
+            return noisy.init(params), clean.init(params), State(jnp.zeros((), jnp.int32), key)
+
+        def update(grads, states, params=None, **_):
+            found, first = noisy.update(grads, states[0], params)
+            bare, second = clean.update(grads, states[1], params)
+            step, root = states[2]
+            (flat, unravel), (alone, _) = ravel_pytree(found), ravel_pytree(bare)
+            own = jax.random.fold_in(jax.random.fold_in(root, step), 1)
+            altered = self.alter(own, alone, flat - alone)
+            return unravel(altered), (first, second, State(step + 1, root))
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _shared(key, clean, noise):
+    first, second = jnp.split(noise, 2)
+    return clean + jnp.concatenate([first, 0.6 * first + 0.8 * second])
+
+
+def _cut(key, clean, noise):
+    most = 4 * SIGMA * C / BATCH_SIZE
+    return clean + jnp.clip(noise, -most, most)
+
+
+ALTERED = {
+    "noise missing once in 500 steps": Altered(
+        lambda key, clean, noise: clean + noise * ~jax.random.bernoulli(key, 1 / 500)
+    ),
+    "noise correlated between layers": Altered(_shared),
+    "a bound a tenth short": Altered(lambda key, clean, noise: 1.1 * clean + noise),
+    "noise cut at 4 sigma": Altered(_cut),
+}
+UNALTERED = Altered(lambda key, clean, noise: clean + noise)
+
 SOUND = {
     "sound": HandMade(sound),
     "with_histogram": HandMade(with_histogram),
@@ -177,4 +281,15 @@ BROKEN = {
     "padding counted in the statistic": HandMade(padding_counted),
     "AdaCliP masks g in place of u": HandMade(adaclip_masks_the_gradient),
 }
+RARE = {
+    "noise missing once in 500 steps": noise_missing_now_and_then,
+    "noise correlated between layers": noise_shared_between_layers,
+    "a bound a tenth short": bound_a_tenth_short,
+    "noise cut at 4 sigma": noise_cut,
+    "noise cut at 4 sigma by drawing again": noise_cut_by_drawing_again,
+}
+BROKEN |= {name: HandMade(release) for name, release in RARE.items()}
+BROKEN |= {f"{name}, in the library": subject for name, subject in ALTERED.items()}
+BROKEN |= {f"{name}, on a grid": HandMade(on_a_grid(release)) for name, release in RARE.items()}
+SOUND |= {"on a grid": HandMade(on_a_grid(sound)), "in the library": UNALTERED}
 SAME_KEY = HandMade(sound, key_of=lambda key, step: key)

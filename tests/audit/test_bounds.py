@@ -3,6 +3,7 @@
 import dp_accounting
 import numpy as np
 import pytest
+from jax_privacy import auditing
 from scipy import stats
 
 from dpjax.audit.bounds import bound_of_draws, bound_of_one_run
@@ -28,6 +29,47 @@ def test_worlds_may_be_exchanged():
     ones, zeros = gaussian(1.5, 50_000, 0)
     turned = bound_of_draws(-zeros, -ones, 0.95, DELTA)
     assert turned == pytest.approx(bound_of_draws(ones, zeros, 0.95, DELTA), rel=0.3)
+
+
+def lineup(count, seed, suspects=16, mu=1.0, cut=np.inf):
+    """Scores of the largest coordinate, guessing which of 16 axes a Gaussian is moved along."""
+    rng = np.random.default_rng(seed)
+    zeros, ones = np.clip(rng.standard_normal((2, count, suspects // 2)), -cut, cut)
+    which = np.arange(count) % suspects
+    sign = np.where(which % 2, -1.0, 1.0)
+    ones[np.arange(count), which // 2] += mu * sign
+    places = np.argmax(np.abs(ones), axis=1)
+    found = ones[np.arange(count), places]
+    right = (places == which // 2) & (found * sign > 0)
+    return np.where(right, np.abs(found), -1.0), np.abs(zeros).max(1)
+
+
+def test_naming_one_of_many_is_below_the_truth_and_shows_what_is_rare():
+    truth = dp_accounting.get_epsilon_gaussian(1.0, DELTA)
+    bounds = [bound_of_draws(*lineup(50_000, s), 0.95, DELTA, 16) for s in range(20)]
+    assert sum(bound > truth for bound in bounds) <= 3
+    assert np.median(bounds) > 0.6 * truth
+    # Noise cut at four sigma: without names, as many draws cannot tell.
+    claim = dp_accounting.get_epsilon_gaussian(1.0, 1e-4)
+    scores = lineup(100_000, 0, cut=4.0)
+    assert bound_of_draws(*scores, 0.999, 1e-4, 16) > claim
+    assert bound_of_draws(*scores, 0.999, 1e-4) < claim
+
+
+def test_scores_that_choose_are_not_counted():
+    """Draws that choose the threshold may lie as they like: the bound still holds."""
+    truth = dp_accounting.get_epsilon_gaussian(1.0, DELTA)
+    for seed in range(20):
+        lies = gaussian(6.0, 1000, seed)
+        assert bound_of_draws(*gaussian(1.0, 20_000, seed), 0.999, DELTA, choosing=lies) < truth
+
+
+def test_the_bound_is_near_jax_privacys():
+    scores = gaussian(1.0, 50_000, 4)
+    theirs = auditing.CanaryScoreAuditor(*scores).epsilon_clopper_pearson(
+        0.05, DELTA, one_sided=False, threshold_strategy=auditing.Split(0.3, seed=0)
+    )
+    assert bound_of_draws(*scores, 0.95, DELTA) == pytest.approx(float(theirs), rel=0.15)
 
 
 def test_no_difference_gives_no_bound():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax.audit.scores import by_mean, by_spread
+from dpjax.audit.scores import LargestCoordinate, NearestAtom, by_mean, by_spread
 
 RNG = np.random.default_rng(0)
 MIX = np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.5, 2.0]])
@@ -60,3 +60,40 @@ def test_worlds_without_any_noise(fit):
     score = fit(zeros, ones)
     assert score(ones).min() > score(zeros).max()
     assert np.isfinite(fit(zeros, zeros)(ones)).all()
+
+
+AXES = np.concatenate([np.eye(4), -np.eye(4)])
+SCALE, CENTRE = np.array([1.0, 2.0, 0.5, 1.0]), np.array([0.0, 3.0, -1.0, 0.0])
+
+
+def guesses(fit):
+    """A guess fitted to four coordinates of unlike scales, each canary one deviation long."""
+    without = CENTRE + SCALE * RNG.standard_normal((40_000, 4))
+    with_each = CENTRE + SCALE * (AXES + RNG.standard_normal((5_000, 8, 4)))
+    return fit(without, with_each)
+
+
+def test_the_nearest_atom_is_named_by_its_distance():
+    guess = guesses(NearestAtom.fit)
+    names, scores = guess(CENTRE + SCALE * AXES)
+    assert names.tolist() == list(range(8))
+    np.testing.assert_allclose(scores, 0, atol=0.1)
+    names, scores = guess(CENTRE + SCALE * 1.5 * AXES)
+    np.testing.assert_allclose(scores, -0.5, atol=0.1)
+
+
+def test_the_largest_coordinate_is_named_by_its_deviations():
+    guess = guesses(LargestCoordinate.fit)
+    far = np.diag([5.0, -6.0, 7.0, -8.0]) + 0.5
+    names, scores = guess(CENTRE + SCALE * far)
+    assert names.tolist() == [0, 5, 2, 7]
+    np.testing.assert_allclose(scores, [5.5, 5.5, 7.5, 7.5], rtol=0.03)
+
+
+@pytest.mark.parametrize("fit", [NearestAtom.fit, LargestCoordinate.fit])
+def test_guesses_survive_what_is_not_finite(fit):
+    releases = np.array([[np.nan] * 4, [np.inf, 0, 0, 0], [0, 1e300, 0, 0]])
+    names, scores = guesses(fit)(releases)
+    assert ((names >= 0) & (names < 8)).all()
+    assert np.isfinite(scores).all()
+    fit(np.full((10, 4), np.nan), np.full((10, 8, 4), np.nan))
