@@ -84,7 +84,7 @@ def audit_named(
     name: str,
     subject: Subject,
     seed: int,
-    plan: AuditPlan = AuditPlan(),  # noqa: B008  a frozen record
+    plan: AuditPlan = AuditPlan(),
     dataset: Callable[[], Dataset] | None = None,
 ) -> list[Row]:
     """Returns a row for each attack: "step", "one run" and "final model".

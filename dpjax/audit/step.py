@@ -60,7 +60,7 @@ class StepAudit:
 def audit_step(
     method: Method,
     key: jax.Array,
-    audit: StepAudit = StepAudit(),  # noqa: B008  a record of numbers
+    audit: StepAudit = StepAudit(),
     *,
     rate: float = 1.0,
     steps: int = 1,
@@ -101,7 +101,7 @@ def audit_release(
     subject: Auditable,
     claims: Callable[[float], Claim],
     key: jax.Array,
-    audit: StepAudit = StepAudit(),  # noqa: B008  a record of numbers
+    audit: StepAudit = StepAudit(),
     pairs: Sequence[Pair] = PAIRS,
     rate: float = 1.0,
 ) -> Finding:

@@ -53,7 +53,7 @@ def audit_training(
     subject: Subject,
     dataset: Dataset,
     seed: int,
-    audit: TrainingAudit = TrainingAudit(),  # noqa: B008  a record of numbers
+    audit: TrainingAudit = TrainingAudit(),
     noise: float = 1.0,
 ) -> tuple[Finding, Finding]:
     """Trains once with canaries and returns two lower bounds on the epsilon of that run.
