@@ -71,9 +71,8 @@ def test_the_formula(sigma):
 
 def test_truncated_sampling_moves_two_examples():
     one = dp_accounting.TruncatedSubsampledGaussianDpEvent(3, 0.5, 2, 0.4)
-    assert missing_mass(one, ADD) == pytest.approx(
-        0.5 * (exact(0.4) + 0.25 * exact(0.2)), rel=1e-9, abs=0
-    )
+    want = 0.5 * (exact(0.4) + 0.25 * exact(0.2))
+    assert missing_mass(one, ADD) == pytest.approx(want, rel=1e-9, abs=0)
 
 
 def test_unsampled_releases_are_not_merged():
