@@ -416,3 +416,20 @@ def test_a_traced_noise_multiplier_cannot_be_read():
         jax.jit(methods.dp_sgd)(1.0)
     assert steps_of(1.0) == 5
     assert jax.jit(lambda x: x * steps_of(1.0))(1.0) == 5.0  # public ones are read while tracing
+
+
+@pytest.mark.parametrize("bad", [0.01, 0.999, 0.0, -3, math.nan])
+def test_a_batch_size_below_one_is_refused(bad):
+    """A rate given for B would make updates hundreds of times too large."""
+    key = jax.random.key(0)
+    plain, adaptive = methods.dp_sgd(1.0), registry.METHODS["dc_sgd_e"](SIGMA)
+    for ask in (
+        lambda: dpjax.privatize(plain.mechanism, bad, key),
+        lambda: plain.transformation(bad, key),
+        lambda: methods.adaclip(1.0).transformation(bad, key),
+        lambda: adaptive.mechanism.sigma_statistic(bad),
+        lambda: adaptive.mechanism.sigma_gradient(0, bad),
+    ):
+        with pytest.raises(ValueError, match=r"expected_batch_size = .*expected"):
+            ask()
+    assert dpjax.privatize(plain.mechanism, 1, key)
