@@ -1,27 +1,42 @@
-"""dpjax: differentially private deep learning in JAX, where one object runs and is accounted."""
+"""dpjax: differentially private deep learning in JAX, where one object runs and is accounted.
 
-from dpjax import (
-    accounting,
-    gradients,
-    methods,
-    noise,
-    rules,
-    sampling,
-    schedules,
-    testing,
-    thresholds,
-)
-from dpjax.batch_sums import ClippedSum
-from dpjax.gradients import (
-    Explanation,
-    PerExampleGrads,
-    explain,
-    per_example_grads,
-    refuse_batch_stats,
-)
-from dpjax.mechanism import Guarantee, Mechanism
-from dpjax.methods import Method
-from dpjax.privatize import PrivatizeState, Released, clipped_sum, privatize
+Names load on first use, so that importing the package takes no time and the command line answers
+before JAX is there.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpjax import (
+        accounting,
+        audit,
+        data,
+        gradients,
+        methods,
+        models,
+        noise,
+        reproduce,
+        rules,
+        sampling,
+        schedules,
+        testing,
+        thresholds,
+        train,
+    )
+    from dpjax.batch_sums import ClippedSum
+    from dpjax.gradients import (
+        Explanation,
+        PerExampleGrads,
+        explain,
+        per_example_grads,
+        refuse_batch_stats,
+    )
+    from dpjax.mechanism import Guarantee, Mechanism
+    from dpjax.methods import Method
+    from dpjax.privatize import PrivatizeState, Released, clipped_sum, privatize
 
 __version__ = "0.1.0"
 
@@ -36,17 +51,62 @@ __all__ = [
     "Released",
     "__version__",
     "accounting",
+    "audit",
     "clipped_sum",
+    "data",
     "explain",
     "gradients",
     "methods",
+    "models",
     "noise",
     "per_example_grads",
     "privatize",
     "refuse_batch_stats",
+    "reproduce",
     "rules",
     "sampling",
     "schedules",
     "testing",
     "thresholds",
+    "train",
 ]
+
+_HOMES = {
+    "ClippedSum": "batch_sums",
+    "Explanation": "gradients",
+    "Guarantee": "mechanism",
+    "Mechanism": "mechanism",
+    "Method": "methods",
+    "PerExampleGrads": "gradients",
+    "PrivatizeState": "privatize",
+    "Released": "privatize",
+    "clipped_sum": "privatize",
+    "explain": "gradients",
+    "per_example_grads": "gradients",
+    "privatize": "privatize",
+    "refuse_batch_stats": "gradients",
+}
+
+
+class _Package(ModuleType):
+    """The package as a module whose functions are not shadowed by the files they live in."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing dpjax/privatize.py would put that module in the place of the function.
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(importlib.import_module(f"dpjax.{_HOMES[name]}"), name)
+            setattr(self, name, value)
+            return value
+        if name in __all__:
+            return importlib.import_module(f"dpjax.{name}")
+        raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.batch_sums import ClippedSum
-from dpjax.gradients.twofloat import TwoFloat, added, two_sum
+from dpjax.gradients.twofloat import TwoFloat, added, of_integer
 
 __all__ = ["Limits", "summed_over_devices"]
 
@@ -125,12 +125,7 @@ def _limbs(hi: jax.Array, lo: jax.Array, devices: int) -> tuple[jax.Array, jax.A
 def _joined(a: jax.Array, b: jax.Array, devices: int) -> TwoFloat:
     """Returns ``a coarse + b fine`` for M = 1."""
 
-    def pair(limb: jax.Array, unit: float) -> TwoFloat:
-        low = limb & 0xFFFF  # a float32 holds 24 bits and a limb has 31
-        parts = ((limb - low).astype(jnp.float32) * unit, low.astype(jnp.float32) * unit)
-        return TwoFloat(*two_sum(*parts))
-
-    return added(pair(a, _COARSE), pair(b, _fine(devices)))
+    return added(of_integer(a, _COARSE), of_integer(b, _fine(devices)))
 
 
 def _fine(devices: int) -> float:

@@ -97,8 +97,10 @@ def checked_key(key: chex.PRNGKey | None) -> jax.Array:
     if dtype == jnp.uint32 and getattr(key, "shape", ())[-1:] == (2,):
         key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
     elif dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        # An array is not shown: it may be a key's words in another shape.
+        shown = repr(key) if dtype is None else f"an array of {dtype}"
         raise TypeError(
-            f"key = {key!r}: expected a JAX random key, for instance jax.random.key(seed)"
+            f"key = {shown}: expected a JAX random key, for instance jax.random.key(seed)"
         )
     typed: jax.Array = key  # type: ignore[assignment]
     if typed.shape != ():

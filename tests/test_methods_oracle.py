@@ -190,7 +190,7 @@ def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
     tx = method.transformation(B, KEY)
 
     def update(rows: Any, state: Any, params: Any, mask: Any) -> Any:
-        grads = per_example_grads(method.loss(quadratic, state))(params, rows, mask)
+        grads = per_example_grads(method.loss(quadratic, state))(params, rows, mask=mask)
         return tx.update(grads, state, params)
 
     run = Stepper(monkeypatch, tx.init, update)

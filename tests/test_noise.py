@@ -149,7 +149,7 @@ def test_no_correlation_across_leaves_steps_and_keys():
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 1000.3])
 def test_the_grid_is_the_same_whatever_the_sum(size):
-    """Every release, of gradient and statistic, is a multiple of the power of two below std / 16."""
+    """Each release, of gradient and statistic, is a multiple of the power of two below std / 16."""
     mechanism = dpjax.Mechanism(
         rules.abadi(), recorder(thresholds.quantile(target=0.5)), noise_multiplier=1.5
     )

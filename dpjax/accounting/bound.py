@@ -12,6 +12,7 @@ from dpjax import _checks
 from dpjax.accounting import gdp, pld, rdp, tcdp
 from dpjax.accounting.events import event
 from dpjax.accounting.leaves import Poisson, leaves
+from dpjax.accounting.missing_mass import delta_left, with_missing_mass
 from dpjax.accounting.relation import check_accountant
 from dpjax.mechanism import Mechanism
 from dpjax.methods import Method
@@ -38,7 +39,7 @@ class Bound(float):
         accountant: "pld", "rdp", "tcdp" or "gdp".
         relation: the neighbouring relation, as in "add_or_remove_one".
         guarantee: False for a figure that is an approximation or not proven.
-        note: what must be said with the number; empty for most.
+        note: what must be said with the number, as why it is no guarantee; empty for most.
     """
 
     lower: float = 0.0
@@ -87,7 +88,7 @@ def epsilon(
     Example:
         >>> import dpjax
         >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-        >>> spent = epsilon(method, dpjax.sampling.Poisson(0.01), steps=1000, delta=1e-5)
+        >>> spent = epsilon(method, dpjax.sampling.Poisson.with_rate(0.01), steps=1000, delta=1e-5)
         >>> print(f"{spent:.2f}, at least {spent.lower:.2f}, under {spent.relation}")
         1.83, at least 1.82, under add_or_remove_one
     """
@@ -117,7 +118,7 @@ def delta(
 
     >>> import dpjax
     >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-    >>> f"{delta(method, dpjax.sampling.Poisson(0.01), 1000, epsilon=2.0):.1e}"
+    >>> f"{delta(method, dpjax.sampling.Poisson.with_rate(0.01), 1000, epsilon=2.0):.1e}"
     '2.7e-06'
     """
     happened = event(
@@ -141,11 +142,12 @@ def epsilon_of(
     """Returns the epsilon of an event that was written for this accountant."""
     delta = _checks.fraction("delta", delta)
     _check_orders(orders, accountant)
+    left, said = delta_left(happened, relation, delta, accountant)
     if accountant == "pld":
-        bracket = pld.pld_bracket(happened, relation, delta)
-        return make_bound(bracket.upper, accountant, relation, bracket.lower)
+        bracket = pld.pld_bracket(happened, relation, left, delta - left)
+        return make_bound(bracket.upper, accountant, relation, bracket.lower, said)
     value = upper_epsilon_of(happened, relation, delta, accountant, orders)
-    return make_bound(value, accountant, relation, note=_note(happened, accountant))
+    return _noted(value, accountant, relation, happened, said)
 
 
 def upper_epsilon_of(
@@ -158,6 +160,7 @@ def upper_epsilon_of(
     """Returns the number alone, and faster for "pld": what calibration repeats."""
     check_accountant(accountant)
     _check_orders(orders, accountant)
+    delta, _ = delta_left(happened, relation, delta, accountant)
     if accountant == "pld":
         return pld.pld_upper(happened, relation, delta)
     if accountant == "rdp":
@@ -186,7 +189,20 @@ def delta_of(
         value = tcdp.tcdp_delta(tcdp.tcdp(happened, relation), epsilon)
     else:
         value = gdp.gdp_delta(gdp.gdp_mu(happened, relation)[0], epsilon)
-    return make_bound(value, accountant, relation, note=_note(happened, accountant))
+    value, said = with_missing_mass(happened, relation, value, accountant)
+    return _noted(value, accountant, relation, happened, said)
+
+
+def _noted(
+    value: float,
+    accountant: str,
+    relation: NeighboringRelation,
+    happened: dp_accounting.DpEvent,
+    said: str,
+) -> Bound:
+    doubt = _doubt(happened, accountant)
+    note = "; ".join(words for words in (doubt, said) if words)
+    return make_bound(value, accountant, relation, note=note, guarantee=not doubt)
 
 
 def make_bound(
@@ -195,18 +211,20 @@ def make_bound(
     relation: NeighboringRelation,
     lower: float = 0.0,
     note: str = "",
+    *,
+    guarantee: bool = True,
 ) -> Bound:
-    """Returns a bound with its attributes; one with a note is no guarantee."""
+    """Returns a bound with its attributes."""
     if math.isnan(value):
         raise ValueError(f"accountant = {accountant!r} gave NaN; expected another one")
     bound = Bound(value)
     bound.lower, bound.accountant, bound.relation = lower, accountant, relation.name.lower()
-    bound.guarantee, bound.note = not note, note
+    bound.guarantee, bound.note = guarantee, note
     return bound
 
 
-def _note(happened: dp_accounting.DpEvent, accountant: str) -> str:
-    """Returns what is wrong with a figure, if anything."""
+def _doubt(happened: dp_accounting.DpEvent, accountant: str) -> str:
+    """Returns why a figure is no guarantee, if it is none."""
     samplings = [gaussians.sampling for gaussians in leaves(happened).gaussians]
     sampled = [sampling for sampling in samplings if sampling != Poisson(1.0)]
     if accountant == "gdp" and sampled:

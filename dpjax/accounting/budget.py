@@ -41,7 +41,7 @@ class Budget(_BudgetRecord):
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> budget = Budget(epsilon=2.0, delta=1e-5)
         >>> ledger = budget.admit(Ledger("digits"), Steps(method, sampling, 1000))
         >>> budget.steps_left(ledger, method, sampling)
@@ -89,10 +89,16 @@ class Budget(_BudgetRecord):
         return longer
 
     def admit_steps(
-        self, ledger: Ledger, mechanism: Mechanism | Method, sampling: Sampling, steps: int = 1
+        self,
+        ledger: Ledger,
+        mechanism: Mechanism | Method,
+        sampling: Sampling,
+        steps: int = 1,
+        run: str | None = None,
     ) -> Ledger:
-        """Returns the ledger with more steps of a run, as `Ledger.add_steps`, or refuses them."""
-        return self._checked(ledger.add_steps(mechanism, sampling, steps), f"{steps} more steps")
+        """Returns the ledger with more steps, as `Ledger.add_steps`, or refuses them."""
+        longer = ledger.add_steps(mechanism, sampling, steps, run)
+        return self._checked(longer, f"{steps} more steps")
 
     def steps_left(
         self,
@@ -100,14 +106,15 @@ class Budget(_BudgetRecord):
         mechanism: Mechanism | Method,
         sampling: Sampling,
         most: int = 2**24,
+        run: str | None = None,
     ) -> int:
         """Returns how many more steps of a mechanism the budget allows after a ledger.
 
-        The steps follow on the ledger's last ones if these are of the same mechanism and sampler.
+        They go on where the run with this id ended; without one they are a run of their own.
         """
 
         def fits(steps: int) -> bool:
-            return self.spent(ledger.add_steps(mechanism, sampling, steps)) <= self.epsilon
+            return self.spent(ledger.add_steps(mechanism, sampling, steps, run)) <= self.epsilon
 
         return largest_integer(fits, most)
 

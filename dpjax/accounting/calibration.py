@@ -60,13 +60,14 @@ def calibrate(
         A new mechanism, or method, of the same kind.
 
     Raises:
-        ValueError: when the budget cannot be met: a statistic's noise is too small for it, or it
-            is below what the accountant can tell at this delta.
+        ValueError: when the budget cannot be met: a statistic's noise is too small for it, it is
+            below what the accountant can tell at this delta, or so large that the noise which
+            spends it would be refused.
 
     Example:
         >>> import dpjax
         >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-        >>> sampling = dpjax.sampling.Poisson(256 / 60_000)
+        >>> sampling = dpjax.sampling.Poisson.with_rate(256 / 60_000)
         >>> found = calibrate(method, sampling, 2344, epsilon=2.0, delta=1 / 60_000)
         >>> round(found.mechanism.noise_multiplier, 3)
         0.774
@@ -123,10 +124,13 @@ def noise_for(
     if factor is not None and len(few) < len(shape):
         factor = smallest_noise(lambda f: cost(shape, f), epsilon, factor, tolerance, stride=1.002)
     if factor is None:
+        # Less noise than the accountant allows would spend the budget, or no noise meets it.
+        jumps = cost(few, 1e6 * guess) <= epsilon
+        remedy = "a smaller epsilon" if jumps else "a larger epsilon or delta"
         raise ValueError(
             f"epsilon = {epsilon:g} at delta = {delta:g} over {steps} steps: no noise multiplier "
-            f"gives an epsilon in [{epsilon * (1 - TOLERANCE):g}, {epsilon:g}]{why}; expected a "
-            "larger epsilon or delta, or another accountant"
+            f"gives an epsilon in [{epsilon * (1 - TOLERANCE):g}, {epsilon:g}]{why}; expected "
+            f"{remedy}, or another accountant"
         )
     return _with_noise(mechanism, factor)
 
@@ -222,7 +226,7 @@ def max_steps(
     Example:
         >>> import dpjax
         >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-        >>> max_steps(method, dpjax.sampling.Poisson(0.01), epsilon=2.0, delta=1e-5)
+        >>> max_steps(method, dpjax.sampling.Poisson.with_rate(0.01), epsilon=2.0, delta=1e-5)
         1202
     """
     epsilon = _checks.positive("epsilon", epsilon)
@@ -276,7 +280,7 @@ def largest_batch(
     def fits(batch: int) -> bool:
         happened = event(
             mechanism,
-            Poisson(batch / size),
+            Poisson.with_rate(batch / size),
             steps,
             start,
             relation=relation,

@@ -15,7 +15,6 @@ from dpjax.accounting.relation import as_relation, check_supported
 from dpjax.mechanism import Mechanism
 from dpjax.methods import Method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
-from dpjax.stored_momentum import stored_momentum
 
 __all__ = ["Event", "check_method", "event", "event_of_runs", "noise_multipliers"]
 
@@ -57,8 +56,7 @@ def event(
     step, and so is accounted without amplification.
 
     Args:
-        mechanism: the `Method` that runs, or its `Mechanism`, which does not know of momentum that
-            is stored per example.
+        mechanism: the `Method` that runs, or its `Mechanism`.
         sampling: the sampler that draws the batches.
         steps: how many steps are released, empty batches among them.
         start: how many were released before, where schedules are read from.
@@ -75,7 +73,7 @@ def event(
     Example:
         >>> from dpjax import methods, schedules
         >>> method = methods.dc_sgd_e(schedules.table((1.5, 1.0), steps_per_epoch=100))
-        >>> for run in event(method, Poisson(0.01), steps=150).events:
+        >>> for run in event(method, Poisson.with_rate(0.01), steps=150).events:
         ...     print(run.count, run.event)
         100 PoissonSampledDpEvent(...0.01, event=GaussianDpEvent(noise_multiplier=1.5))
         50 PoissonSampledDpEvent(...0.01, event=GaussianDpEvent(noise_multiplier=1.0))
@@ -187,9 +185,9 @@ def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:
 
 
 def check_method(mechanism: Any, sampling: Sampling) -> None:
-    """Refuses a sampler that the method does not run with."""
-    stored = isinstance(mechanism, Method) and isinstance(mechanism.momentum, stored_momentum)
-    if stored and not isinstance(sampling, FullBatch):
+    """Refuses a sampler that the method, or its mechanism, does not run with."""
+    bare = mechanism.mechanism if isinstance(mechanism, Method) else mechanism
+    if isinstance(bare, Mechanism) and bare.full_batch and not isinstance(sampling, FullBatch):
         raise ValueError(
             f"sampling = {sampling!r} with momentum stored per example: expected FullBatch(), "
             "since every example takes part in every step"

@@ -6,8 +6,18 @@ from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
+from scipy import stats
 
-__all__ = ["Fixed", "Gaussians", "Leaves", "Poisson", "Truncated", "leaves"]
+__all__ = [
+    "Fixed",
+    "Gaussians",
+    "Leaves",
+    "Poisson",
+    "Truncated",
+    "leaves",
+    "releases",
+    "truncation",
+]
 
 
 class Poisson(NamedTuple):
@@ -66,6 +76,24 @@ def leaves(event: dp_accounting.DpEvent) -> Leaves:
     >>> leaves(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
     [Gaussians(sampling=Poisson(rate=1.0), sigmas=array([1.]), counts=array([1]))]
     """
+    gaussians, others = releases(event)
+    return Leaves([_as_one(each) for each in gaussians], others)
+
+
+def _as_one(gaussians: Gaussians) -> Gaussians:
+    sampling, sigmas, counts = gaussians
+    if sampling != Poisson(1.0):
+        return gaussians
+    return Gaussians(sampling, np.array([np.sum(counts / sigmas**2) ** -0.5]), np.array([1]))
+
+
+def releases(event: dp_accounting.DpEvent) -> Leaves:
+    """Takes a (nested) composition apart, release by release.
+
+    >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
+    >>> releases(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
+    [Gaussians(sampling=Poisson(rate=1.0), sigmas=array([2.]), counts=array([4]))]
+    """
     found: dict[Poisson | Truncated | Fixed, dict[float, int]] = defaultdict(dict)
     others = []
     for leaf, count in _walk(event, 1):
@@ -80,10 +108,20 @@ def leaves(event: dp_accounting.DpEvent) -> Leaves:
     gaussians = []
     for sampling, by_sigma in found.items():
         sigmas, counts = np.array(sorted(by_sigma.items())).T
-        if sampling == Poisson(1.0):
-            sigmas, counts = np.array([np.sum(counts / sigmas**2) ** -0.5]), np.array([1])
         gaussians.append(Gaussians(sampling, sigmas, counts.astype(np.int64)))
     return Leaves(gaussians, others)
+
+
+def truncation(sampling: Poisson | Truncated | Fixed) -> float:
+    """Returns the probability that a truncated batch is full without a given example, 0 for others.
+
+    >>> truncation(Truncated(dataset_size=3, rate=0.5, max_size=2))  # both of the other two
+    0.25
+    """
+    if not isinstance(sampling, Truncated):
+        return 0.0
+    size, rate, most = sampling
+    return float(stats.binom.sf(most - 1, size - 1, rate))
 
 
 def _walk(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_accounting.DpEvent, int]]:

@@ -35,12 +35,14 @@ class Steps(_EntryRecord):
         sampling: what drew its batches.
         steps: how many steps.
         start: how many the same run had released before.
+        run: the id of the run they belong to, by which `Ledger.add_steps` continues it.
     """
 
     mechanism: Mechanism | Method
     sampling: Sampling
     steps: int
     start: int = 0
+    run: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields: what cannot be accounted cannot be entered."""
@@ -48,6 +50,8 @@ class Steps(_EntryRecord):
             steps=_checks.integer("steps", self.steps, at_least=1),
             start=_checks.integer("start", self.start, at_least=0),
         )
+        if self.run is not None and (not isinstance(self.run, str) or not self.run.strip()):
+            raise ValueError(f"run = {self.run!r}: expected the id of a run, or None")
         event(self.mechanism, self.sampling, self.steps, self.start)
 
 
@@ -70,9 +74,9 @@ class Ledger(_LedgerRecord):
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
-        >>> ledger = Ledger("digits").add_steps(method, sampling, 600)
-        >>> ledger = ledger.add_steps(method, sampling, 400)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> ledger = Ledger("digits").add_steps(method, sampling, 600, run="first")
+        >>> ledger = ledger.add_steps(method, sampling, 400, run="first")
         >>> len(ledger.entries), round(ledger.epsilon(delta=1e-5), 2)
         (1, 1.83)
         >>> Ledger.from_json(ledger.to_json()) == ledger
@@ -100,24 +104,34 @@ class Ledger(_LedgerRecord):
         """Returns the ledger with one more entry."""
         return self.replace(entries=(*self.entries, entry))
 
-    def add_steps(self, mechanism: Mechanism | Method, sampling: Sampling, steps: int = 1) -> Self:
-        """Returns the ledger with more steps of a run.
+    def add_steps(
+        self,
+        mechanism: Mechanism | Method,
+        sampling: Sampling,
+        steps: int = 1,
+        run: str | None = None,
+    ) -> Self:
+        """Returns the ledger with more steps.
 
-        They go on where the last steps of the same mechanism ended, whatever was entered between,
-        so that a schedule is read on. A second run of the same mechanism, which begins at step 0
-        again, is entered with ``add(Steps(...))``.
+        Args:
+            mechanism: what ran.
+            sampling: what drew its batches.
+            steps: how many steps.
+            run: the id of the run. Steps of a run that has some already go on where those ended,
+                whatever was entered between, so that a schedule is read on. Without an id they are
+                a run of their own, from step 0.
         """
-        entry = Steps(mechanism, sampling, steps, self._end_of(mechanism))
+        entry = Steps(mechanism, sampling, steps, self._end_of(run), run)
         last = self.entries[-1] if self.entries else None
         if isinstance(last, Steps) and _follows(entry, last):
             longer = last.replace(steps=last.steps + entry.steps)
             return self.replace(entries=(*self.entries[:-1], longer))
         return self.add(entry)
 
-    def _end_of(self, mechanism: Mechanism | Method) -> int:
-        """Returns how many steps the last run of a mechanism has released."""
+    def _end_of(self, run: str | None) -> int:
+        """Returns how many steps a run has released."""
         for entry in reversed(self.entries):
-            if isinstance(entry, Steps) and _bare(entry.mechanism) == _bare(mechanism):
+            if run is not None and isinstance(entry, Steps) and entry.run == run:
                 return entry.start + entry.steps
         return 0
 
@@ -139,8 +153,10 @@ class Ledger(_LedgerRecord):
         happened, relation, left, declared = self._composed(delta, accountant, relation)
         rest = epsilon_of(happened, relation, left, accountant) if happened.events else None
         lower = rest.lower if rest is not None and not declared else 0.0
-        note = rest.note if rest is not None else ""
-        return make_bound((rest or 0.0) + declared, accountant, relation, lower, note)
+        note, guarantee = ("", True) if rest is None else (rest.note, rest.guarantee)
+        return make_bound(
+            (rest or 0.0) + declared, accountant, relation, lower, note, guarantee=guarantee
+        )
 
     def upper_epsilon(self, delta: float, accountant: str = "pld") -> float:
         """Returns the same number without its lower bound, in half the time."""
@@ -215,13 +231,10 @@ class Ledger(_LedgerRecord):
             raise ValueError("ledger: expected less nesting") from error
 
 
-def _bare(mechanism: Mechanism | Method) -> Mechanism:
-    return mechanism.mechanism if isinstance(mechanism, Method) else mechanism
-
-
 def _follows(entry: Steps, last: Steps) -> bool:
     same = (entry.mechanism, entry.sampling) == (last.mechanism, last.sampling)
-    return same and entry.start == last.start + last.steps
+    one_run = entry.run is not None and entry.run == last.run
+    return same and one_run and entry.start == last.start + last.steps
 
 
 class Together(NamedTuple):
@@ -246,7 +259,7 @@ def published_together(
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> runs = [Ledger("digits").add_steps(method, sampling, 1000)] * 3
         >>> cost = published_together(runs, delta=1e-5)
         >>> f"each {cost.each[0]:.2f}, all published {cost.all_published:.2f}"

@@ -7,13 +7,13 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import pld as library
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dpjax.accounting.buckets import bucketed
 from dpjax.accounting.leaves import Fixed, Gaussians, Leaves, Poisson, leaves
-from dpjax.accounting.pld_compose import ROUNDING, composed
-from dpjax.accounting.pld_step import release_pmfs
-from dpjax.accounting.rdp import ORDERS
+from dpjax.accounting.pld_compose import Tail, composed
+from dpjax.accounting.pld_step import Pmf, release_pmfs
+from dpjax.accounting.pld_tilt import Cumulants, tilt_for_delta, tilt_for_epsilon
+from dpjax.accounting.rdp import ORDERS, TAIL_ORDERS
 from dpjax.accounting.rdp_poisson import rdp_poisson
 
 __all__ = ["Bracket", "pld_bracket", "pld_delta", "pld_upper"]
@@ -22,17 +22,25 @@ _BUCKETS = 192
 # The upper bound pays some 1e-5 of epsilon for its grid; the lower bound's is so fine that it pays
 # at most this share.
 _RESOLUTION, _DRIFT = 0.005, 8e-5
+# How much of delta the largest losses may take, which then count as unlimited; and how much
+# rounding may take before another tilt is tried.
+_CUT, _NEGLIGIBLE = 1e-4, 1e-5
+
+Direction = list[tuple[Pmf, int]]
 
 
 class Bracket(NamedTuple):
-    """Epsilon lies between `lower` and `upper`, both proven up to rounding."""
+    """Epsilon lies between `lower` and `upper`, both with room for all rounding."""
 
     lower: float
     upper: float
 
 
 def pld_bracket(
-    event: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
+    event: dp_accounting.DpEvent,
+    relation: NeighboringRelation,
+    delta: float,
+    reserve: float = 0.0,
 ) -> Bracket:
     """Returns bounds on the epsilon of an event.
 
@@ -45,7 +53,8 @@ def pld_bracket(
     Args:
         event: Gaussians, sampled or not, and Laplace releases.
         relation: the neighbouring relation.
-        delta: the target; one so small that the transforms' rounding would show is refused.
+        delta: the target.
+        reserve: what is added to delta for the lower bound, where some of delta was set aside.
 
     Returns:
         Both bounds; a lower one of 0 where none is known.
@@ -54,14 +63,13 @@ def pld_bracket(
     upper, mesh = _upper(parts, relation, delta)
     if upper in (0.0, math.inf) or not _is_tight(parts):
         return Bracket(0.0, upper)
-    releases, beta, tail = _releases(parts), delta / 500, delta * 1e-6
+    releases, beta, cut = _releases(parts), delta / 500, delta * _CUT
     spread = math.sqrt(releases * math.log(1 / beta) / 2)
     mesh = min(mesh, _RESOLUTION * upper / spread)
     room = releases * mesh**2 / 8 + mesh * spread
-    distribution = _distribution(parts, relation, mesh, tail, down=False)
-    # What rounding may have added comes off as well.
-    rounding = 2 * ROUNDING * releases
-    lower = float(distribution.get_epsilon_for_delta(delta + beta + tail + rounding))
+    directions = _directions(parts, relation, mesh, cut, down=False)
+    # Noise beyond the cut may be discretised by more than the mesh.
+    lower = max(_epsilon(d, mesh, delta + reserve + beta + 2 * cut, lower=True) for d in directions)
     return Bracket(max(0.0, lower - room), upper)
 
 
@@ -76,28 +84,55 @@ def pld_delta(event: dp_accounting.DpEvent, relation: NeighboringRelation, epsil
     guess = _guess(parts, relation, 1e-6)
     if guess == math.inf:
         return 1.0
-    mesh = _mesh(guess, _releases(parts))
-    distribution = _distribution(parts, relation, mesh, 1e-15, down=True)
-    return float(distribution.get_delta_for_epsilon(epsilon))
+    mesh, delta = _mesh(guess, _releases(parts)), 1e-9
+    while True:
+        cut = delta * _CUT
+        directions = _directions(parts, relation, mesh, cut, down=True)
+        delta = max(_delta(d, mesh, epsilon) for d in directions)
+        # What is cut must not show in a delta that turns out smaller than guessed.
+        if delta > 1e3 * cut or cut < 1e-100:
+            return delta
+
+
+def _epsilon(parts: Direction, mesh: float, delta: float, *, lower: bool = False) -> float:
+    """Returns a bound on the epsilon of one direction."""
+    cumulants = Cumulants(parts, mesh)
+    tilt = tilt_for_delta(cumulants, delta, mesh)
+    for _ in range(3):
+        tail = composed(parts, mesh, tilt, cumulants)
+        epsilon = tail.epsilon(delta, lower=lower)
+        inside = epsilon > tail.losses[0] or tail.losses[0] <= 0
+        if epsilon in (0.0, math.inf) or (inside and _is_precise(tail, epsilon, delta)):
+            break
+        # The tilt of the best bound on delta, where the error is least.
+        before, tilt = tilt, tilt_for_epsilon(cumulants, epsilon, mesh)
+        if abs(tilt - before) <= 0.05 * before:
+            break
+    return epsilon
+
+
+def _delta(parts: Direction, mesh: float, epsilon: float) -> float:
+    """Returns an upper bound on the delta of one direction."""
+    cumulants = Cumulants(parts, mesh)
+    tilt = tilt_for_epsilon(cumulants, epsilon, mesh)
+    return composed(parts, mesh, tilt, cumulants).delta(epsilon)
+
+
+def _is_precise(tail: Tail, epsilon: float, delta: float) -> bool:
+    return tail.rounding(epsilon) <= _NEGLIGIBLE * delta
 
 
 def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> tuple[float, float]:
     """Returns the upper bound, and the mesh it was found with."""
     epsilon, releases = _guess(parts, relation, delta), _releases(parts)
-    if not delta > 20 * ROUNDING * releases:
-        raise ValueError(
-            f"delta = {delta:g} with accountant = 'pld': expected more than "
-            f"{20 * ROUNDING * releases:.2g} for {releases} releases, or accountant = 'rdp' with "
-            "orders = dpjax.accounting.TAIL_ORDERS"
-        )
     if epsilon == math.inf:
         return epsilon, math.inf
     for _ in range(3):
         guess, mesh = epsilon, _mesh(epsilon, releases)
         if parts.others:  # rounded up, not to both sides: it takes a finer grid
             mesh = min(mesh, 1e-4)
-        distribution = _distribution(parts, relation, mesh, delta * 1e-6, down=True)
-        epsilon = float(distribution.get_epsilon_for_delta(delta))
+        directions = _directions(parts, relation, mesh, delta * _CUT, down=True)
+        epsilon = max(_epsilon(d, mesh, delta) for d in directions)
         # For few releases the guess can be several times too large, and the mesh with it.
         if epsilon > 0.6 * guess or epsilon == 0:
             break
@@ -126,47 +161,51 @@ def _releases(parts: Leaves) -> int:
 
 def _guess(parts: Leaves, relation: NeighboringRelation, delta: float) -> float:
     """Returns about epsilon, by RDP on a few of the noise multipliers."""
-    total = np.zeros(len(ORDERS))
+    orders = ORDERS if delta > 1e-12 else TAIL_ORDERS
+    total = np.zeros(len(orders))
     for gaussians in parts.gaussians:
         few = bucketed(gaussians, 16, down=True)
         replace = relation is NeighboringRelation.REPLACE_ONE
         sigmas = few.sigmas / 2 if replace else few.sigmas
-        total += few.counts @ rdp_poisson(getattr(few.sampling, "rate", 1.0), sigmas, ORDERS)
+        total += few.counts @ rdp_poisson(getattr(few.sampling, "rate", 1.0), sigmas, orders)
     for other, count in parts.others:
-        total += count * np.minimum(np.array(ORDERS) / 2, 1.0) / _laplace_scale(other, relation)
-    return float(dp_accounting.rdp.rdp_privacy_accountant.compute_epsilon(ORDERS, total, delta)[0])
+        total += count * np.minimum(np.array(orders) / 2, 1.0) / _laplace_scale(other, relation)
+    return float(dp_accounting.rdp.rdp_privacy_accountant.compute_epsilon(orders, total, delta)[0])
 
 
-def _distribution(
-    parts: Leaves,
-    relation: NeighboringRelation,
-    mesh: float,
-    tail_mass: float,
-    *,
-    down: bool,
-) -> PrivacyLossDistribution:
-    """Returns dp-accounting's distribution of the whole event."""
-    directions: list[list] = [[], []]
+def _directions(
+    parts: Leaves, relation: NeighboringRelation, mesh: float, cut: float, *, down: bool
+) -> list[Direction]:
+    """Returns the discretised losses and their numbers, for removing and for adding an example.
+
+    Args:
+        parts: the releases.
+        relation: the neighbouring relation; under replace-one there is one direction.
+        mesh: the distance of the grid's points.
+        cut: how much noise may count as a sure loss, over all releases.
+        down: whether noise multipliers are rounded down.
+    """
+    directions: list[Direction] = [[], []]
+    share = cut / _releases(parts)
     for gaussians in parts.gaussians:
         few = bucketed(_poisson(gaussians), _BUCKETS, down=down)
         for sigma, count in zip(few.sigmas, few.counts, strict=True):
-            pmfs = release_pmfs(few.sampling, float(sigma), relation, mesh)  # type: ignore[arg-type]
+            pmfs = release_pmfs(few.sampling, float(sigma), relation, mesh, share)  # type: ignore[arg-type]
             for direction, pmf in zip(directions, pmfs * (2 // len(pmfs)), strict=True):
                 direction.append((pmf, int(count)))
-    whole = library.privacy_loss_distribution.identity(mesh)
-    if parts.gaussians:
-        whole = PrivacyLossDistribution(*(composed(d, mesh, tail_mass) for d in directions))
     for other, count in parts.others:
-        whole = whole.compose(_laplace(other, relation, mesh).self_compose(count), tail_mass)
-    return whole
+        for direction in directions:
+            direction.append((_laplace(other, relation, mesh), count))
+    same = all(one is two for (one, _), (two, _) in zip(*directions, strict=True))
+    return directions[:1] if same else directions
 
 
-def _laplace(
-    event: dp_accounting.DpEvent, relation: NeighboringRelation, mesh: float
-) -> PrivacyLossDistribution:
-    return library.privacy_loss_distribution.from_laplace_mechanism(
+def _laplace(event: dp_accounting.DpEvent, relation: NeighboringRelation, mesh: float) -> Pmf:
+    distribution = library.privacy_loss_distribution.from_laplace_mechanism(
         _laplace_scale(event, relation), value_discretization_interval=mesh
     )
+    dense = distribution._pmf_remove.to_dense_pmf()
+    return Pmf(int(dense._lower_loss), np.asarray(dense._probs), float(dense._infinity_mass))
 
 
 def _laplace_scale(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> float:

@@ -1,54 +1,171 @@
-"""Composes privacy losses of many kinds at once: one product of Fourier transforms."""
+"""Composes privacy losses of many kinds at once: one product of Fourier transforms, tilted."""
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from scipy import fft
+from scipy import fft, signal
 
 from dpjax.accounting.pld_step import Pmf
+from dpjax.accounting.pld_tilt import Cumulants
 
-__all__ = ["ROUNDING", "composed"]
+__all__ = ["ROUNDING", "Tail", "composed"]
 
-ROUNDING = 1e-15
-"""What rounding may do to a mass for every release: each one's relative error enters a power."""
+ROUNDING = 2e-14
+"""Relative rounding error of a release's tilted masses, and of the factor that undoes the tilt."""
 
-# Chernoff's bound is tried at these multiples of the best order for a normal sum: losses have
-# heavier tails, for which smaller orders are better. Some points bound it just as well as all.
-_FACTORS = 2.0 ** np.arange(-12, 1, 0.5)
-_POINTS = 2048
+_UNIT = 2.0**-53
+# Under the tilt this much may lie outside the window on each side.
+_OUTSIDE = 1e-10
+
+
+class Tail(NamedTuple):
+    """The composed privacy loss around the tilt's mean, and how far each mass may be off.
+
+    Attributes:
+        mesh: the distance of two losses.
+        losses: ascending losses.
+        masses: their probabilities.
+        errors: what rounding may have added to each mass or taken from it.
+        folded: at most how much of the masses from each loss on comes from outside the window.
+        beyond: at most the probability of a loss above the last one, an unlimited one among them.
+    """
+
+    mesh: float
+    losses: np.ndarray
+    masses: np.ndarray
+    errors: np.ndarray
+    folded: np.ndarray
+    beyond: float
+
+    def deltas(self, *, lower: bool = False) -> np.ndarray:
+        """Returns a bound on the hockey-stick divergence at each loss, from above or from below.
+
+        ``E max(0, 1 - exp(epsilon - L))``, in sums of positive terms only: with
+        ``A_j = sum_(i > j) p_i`` it is ``(1 - e^-h) sum_(i >= j) e^(-h (i - j)) A_i``.
+        """
+        decay = math.exp(-self.mesh)
+        above = _sums_from(self._bounds(lower), 1.0)
+        above = np.append(above[1:], 0.0)
+        deltas = -math.expm1(-self.mesh) * _sums_from(above, decay)
+        return deltas - self.folded if lower else deltas + self.beyond
+
+    def delta(self, epsilon: float) -> float:
+        """Returns an upper bound on delta at an epsilon."""
+        if epsilon < self.losses[0]:
+            return 1.0
+        over = self.losses > epsilon
+        terms = self._bounds(lower=False)[over] * -np.expm1(epsilon - self.losses[over])
+        return min(1.0, float(terms[::-1].sum()) * (1 + ROUNDING) + self.beyond)
+
+    def epsilon(self, delta: float, *, lower: bool = False) -> float:
+        """Returns a bound on epsilon at a delta: at least 0, +inf, and no less than the first loss.
+
+        Between two losses delta is ``A - e^epsilon B``, which is solved for epsilon.
+        """
+        deltas = self.deltas(lower=lower)
+        passed = np.flatnonzero(deltas > delta)
+        if not passed.size:
+            return max(0.0, float(self.losses[0]))
+        at = int(passed[-1]) + 1
+        if at == self.losses.size:
+            # Upwards nothing is known but `beyond`; from below the last loss is as good as any.
+            return math.inf if not lower else max(0.0, float(self.losses[-1]))
+        masses = self._bounds(lower)[at:]
+        fixed = -float(self.folded[at - 1]) if lower else self.beyond
+        scaled = float(masses @ np.exp(self.losses[at] - self.losses[at:]))
+        inside = (float(masses[::-1].sum()) + fixed - delta) / scaled if scaled > 0 else 1.0
+        step = math.log(inside) if inside > 0 else 0.0
+        step = min(max(step, -self.mesh), 0.0)
+        return max(0.0, float(self.losses[at]) + step)
+
+    def rounding(self, epsilon: float) -> float:
+        """Returns what rounding may have added to delta at an epsilon."""
+        over = self.losses > epsilon
+        return float(self.errors[over] @ -np.expm1(epsilon - self.losses[over]))
+
+    def _bounds(self, lower: bool) -> np.ndarray:
+        masses = self.masses - self.errors if lower else self.masses + self.errors
+        return np.maximum(masses, 0.0)
 
 
 def composed(
-    parts: Sequence[tuple[Pmf, int]], mesh: float, tail_mass: float
-) -> pld_pmf.DensePLDPmf:
-    """Returns the distribution of the sum of independent privacy losses.
+    parts: Sequence[tuple[Pmf, int]], mesh: float, tilt: float, cumulants: Cumulants | None = None
+) -> Tail:
+    """Returns the distribution of the sum of independent privacy losses, accurate around a tilt.
 
-    ``F = prod_k F_k^(n_k)`` over the Fourier transforms of the parts, on a window that holds all
-    but `tail_mass` of the sum by Chernoff's bound. What is outside counts as an unlimited loss, and
-    so does what rounding may have taken away.
+    The masses p of each loss become ``p~ = p exp(t l - kappa)``, kappa their cumulant at t, so that
+    the sum's tail is where most of the tilted mass is. With F_k the Fourier transforms of the
+    parts, ``prod_k F_k^(n_k)`` is that of the sum's tilted masses, and ``exp(K - t l)`` undoes the
+    tilt. The transforms' rounding error, which is relative to the largest mass, thereby becomes
+    relative to the tail. It is bounded from the transforms themselves: if each F_k is off by g at
+    most, the product is off by ``prod_k m_k^(n_k) sum_k n_k g / m_k``, ``m_k = |F_k| + g``, and
+    each mass by the mean of that over the frequencies.
+
+    The window holds all but 1e-10 of the tilted sum on either side, by Chernoff's bound. What is
+    above it counts as an unlimited loss; what is outside is folded back into it, which only adds.
 
     Args:
         parts: the distribution of each kind of release, and the number of such releases.
         mesh: the distance of the grid's points, common to all.
-        tail_mass: what may stay outside the grid.
-
-    Returns:
-        dp-accounting's own distribution, which answers for epsilon and delta.
+        tilt: t >= 0; the losses near the mean of the tilted sum come out well.
+        cumulants: of the same parts, where they are at hand.
     """
-    first, last = _window(parts, tail_mass)
+    cumulants = Cumulants(parts, mesh) if cumulants is None else cumulants
+    tilted = [_tilted(pmf, tilt * mesh) for pmf, _ in parts]
+    counts = [count for _, count in parts]
+    whole = sum(n * log_total for n, (_, log_total) in zip(counts, tilted, strict=True))
+    lowest = sum(n * pmf.lowest for pmf, n in parts)
+    highest = sum(n * (pmf.lowest + pmf.masses.size - 1) for pmf, n in parts)
+    ends = cumulants.window(tilt, whole, _OUTSIDE)
+    first = max(lowest, math.floor(max(ends[0] / mesh, -(2.0**62))))
+    last = max(first, min(highest, math.ceil(min(ends[1] / mesh, 2.0**62))))
     length = fft.next_fast_len(last - first + 1, real=True)
-    transform = np.ones(length // 2 + 1, complex)
-    for pmf, count in parts:
-        transform *= _power(fft.rfft(_wrapped(pmf.masses, length)), count)
-    masses = np.roll(fft.irfft(transform, length), -first)[: last - first + 1]
-    lowest = sum(pmf.lowest * count for pmf, count in parts)
-    rounding = ROUNDING * sum(count for _, count in parts)
-    infinity = -math.expm1(sum(count * math.log1p(-pmf.infinity) for pmf, count in parts))
-    return pld_pmf.DensePLDPmf(
-        mesh, lowest + first, np.maximum(masses, 0.0), infinity + tail_mass + rounding, True
+    masses, error = _transformed([masses for masses, _ in tilted], counts, length)
+    masses = np.roll(masses, lowest - first)[: last - first + 1]
+    releases = sum(counts)
+    losses = mesh * np.arange(first, last + 1)
+    undo = np.exp(np.minimum(whole - tilt * losses, 700.0))
+    masses = np.maximum(masses, 0.0) * undo
+    relative = ROUNDING * releases + 4 * _UNIT * length  # of the tilt, and of sums over the window
+    infinity = -math.expm1(sum(n * math.log1p(-min(pmf.infinity, 0.5)) for pmf, n in parts))
+    return Tail(
+        mesh,
+        losses,
+        masses,
+        error * undo + relative * masses,
+        2 * _OUTSIDE * undo,
+        infinity + (_OUTSIDE * float(undo[-1]) if last < highest else 0.0),
     )
+
+
+def _tilted(pmf: Pmf, tilt: float) -> tuple[np.ndarray, float]:
+    """Returns the masses times ``exp(tilt k)``, normalised, and the logarithm of their total."""
+    top = pmf.lowest + pmf.masses.size - 1
+    masses = pmf.masses * np.exp(tilt * (np.arange(pmf.lowest, top + 1) - top))
+    total = float(masses.sum())
+    return masses / total, math.log(total) + tilt * top
+
+
+def _transformed(
+    parts: Sequence[np.ndarray], counts: Sequence[int], length: int
+) -> tuple[np.ndarray, float]:
+    """Returns the masses of the sum modulo the window, and a bound on the error of each."""
+    # A sum of n terms times roots of unity, in log n passes of a few roundings each.
+    accuracy = 8 * _UNIT * math.log2(length + 1)
+    off = accuracy + ROUNDING
+    product = np.ones(length // 2 + 1, complex)
+    log_size, share = np.zeros(product.size), np.zeros(product.size)
+    for masses, count in zip(parts, counts, strict=True):
+        transform = fft.rfft(_wrapped(masses, length))
+        size = np.abs(transform) + off
+        log_size += count * np.log(size)
+        share += count * (off / size + 8 * _UNIT)
+        product *= _power(transform, count)
+    # Every frequency but the first and (of an even length) the last stands for two.
+    bound = np.exp(log_size) * (share + accuracy)
+    return fft.irfft(product, length), 2 * float(bound.sum()) / length
 
 
 def _power(values: np.ndarray, exponent: int) -> np.ndarray:
@@ -67,46 +184,8 @@ def _wrapped(masses: np.ndarray, length: int) -> np.ndarray:
     return np.pad(masses, (0, rows * length - masses.size)).reshape(rows, length).sum(axis=0)
 
 
-def _window(parts: Sequence[tuple[Pmf, int]], tail_mass: float) -> tuple[int, int]:
-    """Returns the window's first and last point, counted from the sum of all lowest points."""
-    counts = np.array([count for _, count in parts], float)
-    moments = np.array([_moments(pmf.masses) for pmf, _ in parts])
-    means, spread = moments[:, 0], math.sqrt(counts @ moments[:, 1]) + 1.0
-    room = math.log(2 / tail_mass)
-    first, last = 0.0, float(sum(count * (pmf.masses.size - 1) for pmf, count in parts))
-    coarse = [_coarse(pmf.masses) for pmf, _ in parts]
-    for order in _FACTORS * math.sqrt(2 * room) / spread:
-        up = [_log_mgf(c, order, m) for c, m in zip(coarse, means, strict=True)]
-        down = [_log_mgf(c, -order, m) for c, m in zip(coarse, means, strict=True)]
-        last = min(last, counts @ means + (counts @ up + room) / order)
-        first = max(first, counts @ means - (counts @ down + room) / order)
-    first, last = math.floor(first), math.ceil(last)
-    return min(first, last), last
-
-
-def _moments(masses: np.ndarray) -> tuple[float, float]:
-    k = np.arange(masses.size)
-    mean = float(masses @ k)
-    return mean, float(masses @ (k - mean) ** 2)
-
-
-def _coarse(masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns fewer points and their masses, with the same mean in every cell.
-
-    Between two points a convex function lies below its chord: moments of the exponential only grow.
-    """
-    width = max(1, masses.size // _POINTS)
-    k = np.arange(masses.size)
-    upper = masses * (k % width) / width
-    cells = np.bincount(k // width, masses - upper, minlength=k[-1] // width + 2)
-    cells[1:] += np.bincount(k // width, upper, minlength=cells.size - 1)[: cells.size - 1]
-    held = np.flatnonzero(cells)
-    return width * held, cells[held]
-
-
-def _log_mgf(coarse: tuple[np.ndarray, np.ndarray], order: float, mean: float) -> float:
-    """Returns ``log E exp(order (k - mean))``."""
-    points, masses = coarse
-    exponents = order * (points - mean)
-    largest = float(exponents.max())
-    return largest + math.log(float(masses @ np.exp(exponents - largest)))
+def _sums_from(values: np.ndarray, decay: float) -> np.ndarray:
+    """Returns ``sum_(i >= j) decay^(i - j) values_i`` for every j."""
+    if decay == 1.0:
+        return np.cumsum(values[::-1])[::-1]
+    return signal.lfilter([1.0], [1.0, -decay], values[::-1])[::-1]

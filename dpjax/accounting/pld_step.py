@@ -10,12 +10,12 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import special, stats
 
-from dpjax.accounting.leaves import Poisson, Truncated
+from dpjax.accounting.leaves import Poisson, Truncated, truncation
 
-__all__ = ["Pmf", "release_pmfs"]
+__all__ = ["CUT", "Pmf", "release_pmfs"]
 
-# Noise beyond this many standard deviations has a probability of 1e-23: it counts as a sure loss.
-_TAIL = 10.0
+CUT = 1e-23
+"""Noise with this probability counts as an unlimited loss, unless another one is asked for."""
 
 
 class Pmf(NamedTuple):
@@ -50,6 +50,7 @@ def release_pmfs(
     sigma: float,
     relation: NeighboringRelation,
     mesh: float,
+    cut: float = CUT,
 ) -> tuple[Pmf, ...]:
     """Returns the discretised privacy loss of one Gaussian release, in each direction.
 
@@ -63,6 +64,8 @@ def release_pmfs(
         sigma: noise over one example's bound.
         relation: the neighbouring relation.
         mesh: the distance of the grid's points.
+        cut: about the probability of the largest losses, which count as unlimited ones. They hardly
+            matter, but would rule the tilted distribution of `composed`.
 
     Returns:
         The distributions for removing and for adding an example, or one for replacing it.
@@ -72,24 +75,32 @@ def release_pmfs(
     """
     replace = relation is NeighboringRelation.REPLACE_ONE
     if isinstance(sampling, Poisson):
-        return _sampled(sampling.rate, sigma, replace, mesh)
+        pmfs = _sampled(sampling.rate, sigma, replace, mesh, cut)
+    else:
+        pmfs = _truncated(sampling, sigma, replace, mesh, cut)
+    return tuple(_trimmed(pmf, cut) for pmf in pmfs)
+
+
+def _truncated(
+    sampling: Truncated, sigma: float, replace: bool, mesh: float, cut: float
+) -> tuple[Pmf, ...]:
     size, rate, most = sampling
-    plain = _sampled(rate, sigma, replace, mesh)
+    plain = _sampled(rate, sigma, replace, mesh, cut)
     # Given that the example was drawn, at least max_size others were.
-    truncated = float(stats.binom.sf(most - 1, size - 1, rate))
-    if truncated == 0.0:
-        return plain
+    truncated = truncation(sampling)
+    if truncated <= cut:
+        return tuple(_mixed(pmf, Pmf(0, np.zeros(1), 1.0), truncated) for pmf in plain)
     kept = float(stats.binom.sf(most, size, rate)) * most / truncated / size
     # The example then pushes another one out: a change of two bounds.
-    (pushed,) = _sampled(kept, sigma / 2, True, mesh)
+    (pushed,) = _sampled(kept, sigma / 2, True, mesh, cut / truncated)
     return tuple(_mixed(pmf, pushed, truncated) for pmf in plain)
 
 
-def _sampled(rate: float, sigma: float, replace: bool, mesh: float) -> tuple[Pmf, ...]:
+def _sampled(rate: float, sigma: float, replace: bool, mesh: float, cut: float) -> tuple[Pmf, ...]:
     if rate == 1.0:
-        cells = _cells(1.0, sigma / 2 if replace else sigma, False, mesh)
+        cells = _cells(1.0, sigma / 2 if replace else sigma, False, mesh, cut)
         return (_connected(cells, mesh),)
-    cells = _cells(rate, sigma, replace, mesh)
+    cells = _cells(rate, sigma, replace, mesh, cut)
     if replace:
         return (_connected(cells, mesh),)
     points = cells.masses.shape[1] - 1
@@ -114,9 +125,10 @@ def _connected(cells: _Cells, mesh: float) -> Pmf:
     return Pmf(cells.lowest, masses, float(cells.masses[0, -1]))
 
 
-def _cells(rate: float, sigma: float, replace: bool, mesh: float) -> _Cells:
+def _cells(rate: float, sigma: float, replace: bool, mesh: float, cut: float) -> _Cells:
     """Returns the masses between the grid's points of the outputs with and without the example."""
-    ends = _losses(np.array([-1.0, 1.0]) * (_TAIL * sigma + 1), rate, sigma, replace)
+    reach = -float(special.ndtri(min(cut, 1e-3)))
+    ends = _losses(np.array([-1.0, 1.0]) * (reach * sigma + 1), rate, sigma, replace)
     # One point more on each side: at a large sigma both ends may round to a loss of 0.
     lowest, highest = int(np.floor(ends[0] / mesh)) - 1, int(np.ceil(ends[1] / mesh)) + 1
     x = _outputs(mesh * np.arange(lowest, highest + 1), rate, sigma, replace)
@@ -171,3 +183,12 @@ def _mixed(one: Pmf, other: Pmf, weight: float) -> Pmf:
         masses[first : first + pmf.masses.size] += share * pmf.masses
     infinity = (1 - weight) * one.infinity + weight * other.infinity
     return Pmf(lowest, masses, infinity)
+
+
+def _trimmed(pmf: Pmf, cut: float) -> Pmf:
+    """Returns the distribution with its largest losses, of a probability `cut`, made unlimited."""
+    above = np.cumsum(pmf.masses[::-1])
+    gone = min(int(np.searchsorted(above, cut, side="right")), pmf.masses.size - 1)
+    if gone == 0:
+        return pmf
+    return Pmf(pmf.lowest, pmf.masses[:-gone], pmf.infinity + float(above[gone - 1]))

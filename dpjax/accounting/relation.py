@@ -22,7 +22,7 @@ ACCOUNTANTS = ("pld", "rdp", "tcdp", "gdp")
 
 SUPPORTED: dict[type[Sampling], dict[NeighboringRelation, tuple[str, ...]]] = {
     Poisson: {_ADD: ("pld", "rdp", "tcdp", "gdp"), _REPLACE: ("pld",)},
-    TruncatedPoisson: {_ADD: ("pld",), _REPLACE: ("pld",)},
+    TruncatedPoisson: {_ADD: ("pld", "rdp"), _REPLACE: ("pld",)},
     FixedSize: {_ADD: (), _REPLACE: ("rdp", "tcdp")},
     FullBatch: {_ADD: ACCOUNTANTS, _REPLACE: ACCOUNTANTS},
 }

@@ -16,7 +16,7 @@ NOT_COUNTED = (
     "the choice of method, model and hyper-parameters, unless a search above says so",
     "other runs and releases on the same data that are not listed above",
     "whatever was computed from the data without noise: preprocessing, plots, diagnostics",
-    "the finite precision of float32 noise, and side channels such as run time",
+    "the rounding of numbers inside a grid cell of the noise, and side channels such as run time",
 )
 
 _RELATIONS = {
@@ -26,8 +26,8 @@ _RELATIONS = {
 
 # Neighbours under replace-one have the same size anyway.
 _SIZE_IS_PUBLIC = (
-    "- **Public:** the number of examples is public. Sampling rates, steps per epoch and often "
-    "delta are computed from it and published, so it is not protected."
+    "- **Size of the data set:** the number of examples is public. Sampling rates, steps per epoch "
+    "and often delta are computed from it and published, so it is not protected."
 )
 
 _ACCOUNTANTS = {
@@ -54,7 +54,7 @@ def privacy_statement(
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> print(privacy_statement(Ledger("digits").add_steps(method, sampling, 1000), 1e-5))
         # Privacy statement: digits
         <BLANKLINE>
@@ -96,7 +96,8 @@ def _worth(spent: Bound) -> str:
     if not spent.guarantee:
         return "; the figure is no guarantee"
     lower = f", and at least {rounded_down(spent.lower)}" if spent.lower > 0 else ""
-    return f"; epsilon is an upper bound{lower}"
+    note = f"; {spent.note}" if spent.note else ""
+    return f"; epsilon is an upper bound{lower}{note}"
 
 
 def _described(entry: Any) -> str:

@@ -1,37 +1,28 @@
-"""The command line: ``dpjax COMMAND ...``. A new command is one row of `COMMANDS`."""
+"""The command line: ``dpjax COMMAND ...``. A new command is a module and a row of `COMMANDS`."""
 
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
-from dpjax.cli import (
-    audit,
-    calibrate,
-    compare,
-    data,
-    epsilon,
-    export,
-    plot,
-    reproduce,
-    train,
-    tune_cost,
-)
-from dpjax.cli.command import Command, Group, Parser, add_commands
+import dpjax
+from dpjax.cli.command import Command, Group, Parser, add_command
 from dpjax.cli.interrupt import interrupts_kept
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: Mapping[str, Command | Group] = {
-    "train": train.COMMAND,
-    "compare": compare.COMMAND,
-    "export": export.COMMAND,
-    "data": data.GROUP,
-    "epsilon": epsilon.COMMAND,
-    "calibrate": calibrate.COMMAND,
-    "tune-cost": tune_cost.COMMAND,
-    "plot": plot.GROUP,
-    "reproduce": reproduce.GROUP,
-    "audit": audit.COMMAND,
+COMMANDS: Mapping[str, str] = {
+    "train": "train a network with differential privacy",
+    "compare": "train several methods at one budget: a table and a picture",
+    "export": "write what may be published of a run: model, experiment, privacy statement",
+    "data": "data sets: which there are, whether their files are right, how to get them",
+    "epsilon": "the epsilon of a method under a sampler",
+    "calibrate": "the noise multiplier that a budget allows",
+    "tune-cost": "what tuning costs, by the way it is paid for",
+    "plot": "figures",
+    "reproduce": "the papers' tables, run again and set beside the printed numbers",
+    "audit": "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
 }
+"""What each command does. Its module, of the same name, is imported when it is called."""
 
 # What a wrong request, file or environment raises; anything else is a bug and keeps its traceback.
 _REFUSALS = (
@@ -61,15 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     rdp         1.215    -         add_or_remove_one  yes
     0
     """
-    parser = Parser(
-        prog="dpjax",
-        description="Differentially private training, and what it costs.",
-        epilog="`dpjax COMMAND --help` says more of each.",
-    )
-    add_commands(parser, COMMANDS)
+    arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         with interrupts_kept():
-            args = parser.parse_args(argv)
+            args = _parser(arguments).parse_args(arguments)
             return args.run(args)
     except _REFUSALS as error:
         print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
@@ -77,6 +63,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(f"dpjax: stopped{''.join(f'; {how}' for how in stop.args)}", file=sys.stderr)
         return 130
+
+
+def _parser(arguments: Sequence[str]) -> Parser:
+    """Returns a parser that knows all commands by name, and the flags of the one that is called."""
+    parser = Parser(
+        prog="dpjax",
+        description="Differentially private training, and what it costs.",
+        epilog="`dpjax COMMAND --help` says more of each.",
+    )
+    parser.add_argument("--version", action="version", version=f"dpjax {dpjax.__version__}")
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    called = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        add_command(parsers, name, summary, _command(name) if name == called else None)
+    return parser
+
+
+def _command(name: str) -> Command | Group:
+    module = import_module(f"dpjax.cli.{name.replace('-', '_')}")
+    return module.GROUP if hasattr(module, "GROUP") else module.COMMAND
 
 
 def _sentence(error: BaseException) -> str:

@@ -147,7 +147,6 @@ def _command(args: argparse.Namespace) -> str:
 
 
 COMMAND = Command(
-    "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
     _add_flags,
     _run,
     (

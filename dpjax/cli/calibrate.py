@@ -71,4 +71,4 @@ def _text(request: Request, setting: Setting, found: list[rows.Row], output: str
     return f"{tables.pairs([(what, value), *lines])}\n\n{rows.rows_text(found)}"
 
 
-COMMAND = Command("the noise multiplier that a budget allows", _add_flags, _run)
+COMMAND = Command(_add_flags, _run)

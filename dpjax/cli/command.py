@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-__all__ = ["Command", "Group", "Parser", "add_commands"]
+__all__ = ["Command", "Group", "Parser", "add_command"]
 
 
 @dataclass(frozen=True)
@@ -13,13 +13,11 @@ class Command:
     """One command.
 
     Args:
-        summary: one line for the help.
         add_flags: adds the command's flags to its parser.
         run: does the work and returns the exit code; what it raises becomes one line on stderr.
         examples: command lines for the end of its help.
     """
 
-    summary: str
     add_flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     examples: Sequence[str] = ()
@@ -27,10 +25,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """A command that is a table of commands, as ``dpjax plot privacy``."""
+    """A command that is a table of commands, as ``dpjax plot privacy``.
 
-    summary: str
-    commands: Mapping[str, Command]
+    Args:
+        commands: by name, one line for the help and the command.
+    """
+
+    commands: Mapping[str, tuple[str, Command]]
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -53,15 +54,22 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command | Group]) -> None:
-    """Adds a parser for each command of a table, and for each table in it."""
-    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for name, command in commands.items():
-        own = parsers.add_parser(name, help=command.summary, description=command.summary)
-        if isinstance(command, Group):
-            add_commands(own, command.commands)
-        else:
-            command.add_flags(own)
-            if command.examples:
-                own.epilog = "\n  ".join(("examples:", *command.examples))
-            own.set_defaults(run=command.run)
+def add_command(parsers: Any, name: str, summary: str, command: Command | Group | None) -> None:
+    """Adds the parser of a command, and for a group those of its commands.
+
+    Args:
+        parsers: what ``add_subparsers`` returned.
+        name: the command's name.
+        summary: one line for the help.
+        command: the command; None for one that is only listed.
+    """
+    own = parsers.add_parser(name, help=summary, description=summary)
+    if isinstance(command, Group):
+        inner = own.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+        for each, (line, member) in command.commands.items():
+            add_command(inner, each, line, member)
+    elif command is not None:
+        command.add_flags(own)
+        if command.examples:
+            own.epilog = "\n  ".join(("examples:", *command.examples))
+        own.set_defaults(run=command.run)

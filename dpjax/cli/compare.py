@@ -140,7 +140,6 @@ def _drawn(rows: list[ComparedRun], output: Path) -> str | None:
 
 
 COMMAND = Command(
-    "train several methods at one budget: a table and a picture",
     _add_flags,
     _run,
     (

@@ -127,14 +127,15 @@ def _folder(source: data.Source, data_dir: str | None) -> Path:
 
 
 GROUP = Group(
-    "data sets: which there are, whether their files are right, how to get them",
     {
-        "list": Command("the data sets, and which are there", _add_flags, _run_list),
-        "check": Command(
-            "compare files with their published checksums", _add_check_flags, _run_check
+        "list": ("the data sets, and which are there", Command(_add_flags, _run_list)),
+        "check": (
+            "compare files with their published checksums",
+            Command(_add_check_flags, _run_check),
         ),
-        "fetch": Command(
-            "download what is missing; goes on where it broke off", _add_fetch_flags, _run_fetch
+        "fetch": (
+            "download what is missing; goes on where it broke off",
+            Command(_add_fetch_flags, _run_fetch),
         ),
     },
 )

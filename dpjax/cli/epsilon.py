@@ -32,4 +32,4 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command("the epsilon of a method under a sampler", _add_flags, _run)
+COMMAND = Command(_add_flags, _run)

@@ -31,7 +31,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    "write what may be published of a run: model, experiment, privacy statement",
     _add_flags,
     _run,
     ("dpjax export runs/mnist --output mnist-model",),

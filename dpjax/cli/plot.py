@@ -90,9 +90,8 @@ def _run_runs(args: argparse.Namespace) -> int:
 
 
 GROUP = Group(
-    "figures",
     {
-        "privacy": Command("epsilon over steps, with noise and threshold", _add_flags, _run),
-        "runs": Command("accuracy, threshold and epsilon of runs", _add_runs_flags, _run_runs),
+        "privacy": ("epsilon over steps, with noise and threshold", Command(_add_flags, _run)),
+        "runs": ("accuracy, threshold and epsilon of runs", Command(_add_runs_flags, _run_runs)),
     },
 )

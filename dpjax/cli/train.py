@@ -193,7 +193,6 @@ def _data(results: Sequence[Result], folder: Path, pictures: Sequence[str]) -> d
 
 
 COMMAND = Command(
-    "train a network with differential privacy",
     _add_flags,
     _run,
     (

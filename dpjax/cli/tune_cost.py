@@ -117,4 +117,4 @@ def _price_data(price: Price, request: Request) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("what tuning costs, by the way it is paid for", _add_flags, _run)
+COMMAND = Command(_add_flags, _run)

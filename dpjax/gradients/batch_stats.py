@@ -1,11 +1,11 @@
 """Refusal of batch normalisation, whose examples see each other."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 
 __all__ = ["refuse_batch_stats", "refuse_closed_over_batch_stats"]
 
@@ -27,9 +27,13 @@ def refuse_batch_stats(model: Any) -> None:
         expected a model without them, for instance with GroupNorm in its place (frozen ones, read
         with use_running_average=True, may be bound to the loss with functools.partial)
     """
-    if isinstance(model, nnx.Module):
+    nnx = _nnx()
+    if nnx is not None and isinstance(model, nnx.Module):
         model = nnx.state(model)
-    is_stat = lambda leaf: isinstance(leaf, nnx.BatchStat)  # noqa: E731
+
+    def is_stat(leaf: Any) -> bool:
+        return nnx is not None and isinstance(leaf, nnx.BatchStat)
+
     for path, leaf in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_stat):
         keys = [jax.tree_util.keystr((key,), simple=True) for key in path]
         if is_stat(leaf) or "batch_stats" in keys:
@@ -47,11 +51,17 @@ def refuse_closed_over_batch_stats(loss_fn: Callable[..., Any]) -> None:
 
     That is how they reach a loss when only the parameters are passed to it.
     """
+    nnx = _nnx()
     for value in _closed_over(loss_fn, depth=3):
-        if isinstance(value, nnx.Module | nnx.State):
+        if nnx is not None and isinstance(value, nnx.Module | nnx.State):
             refuse_batch_stats(value)
         elif isinstance(value, Mapping) and "batch_stats" in value:
             refuse_batch_stats({"batch_stats": value["batch_stats"]})
+
+
+def _nnx() -> Any:
+    """Returns Flax NNX if somebody imported it: nothing can be a module of it otherwise."""
+    return sys.modules.get("flax.nnx")
 
 
 def _closed_over(function: Any, depth: int) -> Iterator[Any]:

@@ -149,7 +149,7 @@ class PerExampleGrads:
             leaves, treedef = jax.tree.flatten(statistics)
             sums = [row_sum(_zero_padding(leaf, chunk.real)) for leaf in leaves]
             halves = zip(*sums, strict=True) if sums else ((), ())
-            figures.append(chunk.rerounding(self._rows.size))
+            figures.append(chunk.rerounding(self._rows.likely or self._rows.size))
             return TwoFloat(
                 *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
             )

@@ -14,6 +14,8 @@ from dpjax.gradients.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "MaterialisedChunk"]
 
+_ROOM = 1.001  # a float32 norm may be a little shorter than the longest entry
+
 
 class ChunkGrads(Protocol):
     """What an engine gives for the examples of one chunk."""
@@ -60,7 +62,12 @@ class MaterialisedChunk:
         leaves, treedef = jax.tree.flatten(self.grads)
         keep = self.real & jnp.isfinite(norms[:, 0])
         columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
-        sums = _weighted_sums(leaves, columns, keep, norms)
+        lengths = [jnp.where(keep, norms[:, group], 0) for group in groups.of_leaf]
+        most = [
+            jnp.max(jnp.abs(w) * n, initial=0.0) * _ROOM
+            for w, n in zip(columns, lengths, strict=True)
+        ]
+        sums = _weighted_sums(leaves, columns, most, keep, norms)
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def rerounding(self, rows: int) -> float:
@@ -82,9 +89,13 @@ class MaterialisedChunk:
 
 @jax.jit  # an eager caller would recompile a bare cond each time
 def _weighted_sums(
-    leaves: list[jax.Array], columns: list[jax.Array], keep: jax.Array, norms: jax.Array
+    leaves: list[jax.Array],
+    columns: list[jax.Array],
+    most: list[jax.Array],
+    keep: jax.Array,
+    norms: jax.Array,
 ) -> list[TwoFloat]:
     def sums(rows: list[jax.Array]) -> list[TwoFloat]:
-        return jax.tree.map(weighted_row_sum, columns, rows)
+        return jax.tree.map(weighted_row_sum, columns, rows, most)
 
     return over_clean_rows(sums, leaves, keep, norms)

@@ -1,5 +1,6 @@
 """The rows of a batch, taken a fixed number at a time."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ class Rows:
         indices: (size,) the row of `data` behind each position; None for row = position.
         count: number of leading positions in use, possibly traced; None for all of them.
         numbers: (size,) the row's number in the whole data set; None where `data` is all of it.
+        likely: how many positions are in use at most, but with a probability of about 1e-9; None
+            for all of them.
     """
 
     data: Any
@@ -48,6 +51,7 @@ class Rows:
     indices: jax.Array | None = None
     count: jax.Array | None = None
     numbers: jax.Array | None = None
+    likely: int | None = None
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -130,7 +134,9 @@ def drawn_rows(data: Any, drawn: Drawn, chunk: int | None) -> Rows:
     local = drawn.indices - drawn.start
     chunk = _chunk_size(chunk, size)
     count = jnp.clip(drawn.size, 0, size)
-    return Rows(data, size, chunk, indices=local, count=count, numbers=drawn.indices)
+    share = drawn.length / (drawn.sampling.dataset_size or drawn.length)
+    likely = _likely(share * (drawn.sampling.batch_size or size), size)
+    return Rows(data, size, chunk, indices=local, count=count, numbers=drawn.indices, likely=likely)
 
 
 def packed_rows(rows: Any, packed: Packed, chunk: int | None) -> Rows:
@@ -140,7 +146,13 @@ def packed_rows(rows: Any, packed: Packed, chunk: int | None) -> Rows:
         raise ValueError(f"rows has {given} rows: expected {size}, one for each packed index")
     chunk = _chunk_size(chunk, size)
     count = jnp.clip(packed.size, 0, size)
-    return Rows(rows, size, chunk, count=count, numbers=packed.indices)
+    likely = _likely(packed.sampling.batch_size or size, size)
+    return Rows(rows, size, chunk, count=count, numbers=packed.indices, likely=likely)
+
+
+def _likely(expected: float, most: int) -> int:
+    """Returns six standard deviations of a Poisson number above its mean, or `most`."""
+    return min(most, math.ceil(expected + 6 * math.sqrt(expected)))
 
 
 def leading_size(field: str, tree: Any) -> int:

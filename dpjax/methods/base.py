@@ -68,6 +68,9 @@ class Method(_MethodRecord):
             raise TypeError(f"mechanism = {self.mechanism!r}: expected a dpjax.Mechanism")
         if not isinstance(self.momentum, inner_momentum | stored_momentum | None):
             raise TypeError(f"momentum = {self.momentum!r}: expected inner or stored momentum")
+        if isinstance(self.momentum, stored_momentum):
+            # The mechanism may be accounted without the method.
+            self._set(mechanism=self.mechanism.replace(full_batch=True))
         if not isinstance(self.preconditioner, adaclip | None):
             raise TypeError(f"preconditioner = {self.preconditioner!r}: expected adaclip or None")
         if self.mechanism.rule.no_bound is not None and self.preconditioner is not None:

@@ -170,8 +170,9 @@ class HostFeed:
         index = np.zeros(self._chunk, batch.dtype)
         index[: len(batch)] = batch
         rows = jax.tree.map(lambda leaf: np.asarray(leaf[index]), self._data)
-        packed = Packed(jnp.asarray(index), jnp.int32(len(batch)), self._sampling)
-        return Part(*jax.device_put((rows, packed), self._device))
+        rows, numbers = jax.device_put((rows, index), self._device)
+        # The size is a scalar, which no sharding splits: JAX puts it where the rows are.
+        return Part(rows, Packed(numbers, jnp.int32(len(batch)), self._sampling))
 
 
 class _StepParts(Iterator[Part]):

@@ -15,14 +15,25 @@ from dp_accounting.rdp import RdpAccountant
 
 import dpjax
 from dpjax import methods, rules, schedules
-from dpjax.accounting import Event, epsilon, event
+from dpjax.accounting import (
+    Event,
+    Ledger,
+    Steps,
+    calibrate,
+    delta,
+    epsilon,
+    event,
+    largest_batch,
+    max_steps,
+    tuning,
+)
 from dpjax.accounting.events import noise_multipliers
 from dpjax.accounting.leaves import leaves
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests import registry
 
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
-POISSON, SIGMA, DELTA = Poisson(0.01), 1.3, 1e-5
+POISSON, SIGMA, DELTA = Poisson.with_rate(0.01), 1.3, 1e-5
 SOUND = [name for name in registry.METHODS if name != "auto_dp_sgd"]
 ADAPTIVE = [name for name in SOUND if registry.METHODS[name](SIGMA).mechanism.adaptive]
 B = 64.0
@@ -135,10 +146,10 @@ def test_momentum_does_not_change_the_event():
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 EVENTS = [
-    (Poisson(0.01), ADD, dp_accounting.PoissonSampledDpEvent(0.01, GAUSSIAN)),
-    (Poisson(1.0), ADD, GAUSSIAN),
+    (Poisson.with_rate(0.01), ADD, dp_accounting.PoissonSampledDpEvent(0.01, GAUSSIAN)),
+    (Poisson.with_rate(1.0), ADD, GAUSSIAN),
     (
-        TruncatedPoisson(0.01, 5, 300),
+        TruncatedPoisson(3, 300, 5),
         ADD,
         dp_accounting.TruncatedSubsampledGaussianDpEvent(300, 0.01, 5, 2.0),
     ),
@@ -171,7 +182,7 @@ def test_every_example_every_time_is_the_same_whoever_draws_it():
     method = methods.dp_sgd(2.0)
     for accountant in ("pld", "rdp", "tcdp", "gdp"):
         full = epsilon(method, FullBatch(), 5, DELTA, accountant)
-        assert epsilon(method, Poisson(1.0), 5, DELTA, accountant) == full
+        assert epsilon(method, Poisson.with_rate(1.0), 5, DELTA, accountant) == full
     for accountant in ("rdp", "tcdp"):
         full = epsilon(method, FullBatch(), 5, DELTA, accountant, relation="replace_one")
         assert epsilon(method, FixedSize(9, 9), 5, DELTA, accountant) == full
@@ -233,8 +244,10 @@ def test_two_releases_from_one_batch(accountant, joint, apart):
     """TRAPS 3: gradient and histogram with noise 2 each; `apart` is what two events would say."""
     method = methods.dc_sgd_e(math.sqrt(2), sigma_h=2.0)
     assert float(method.mechanism.sigma_gradient(0)) == pytest.approx(2.0)
-    assert epsilon(method, Poisson(0.1), 1, DELTA, accountant) == pytest.approx(joint, abs=1e-3)
-    two = epsilon(methods.dp_sgd(2.0), Poisson(0.1), 2, DELTA, accountant)
+    assert epsilon(method, Poisson.with_rate(0.1), 1, DELTA, accountant) == pytest.approx(
+        joint, abs=1e-3
+    )
+    two = epsilon(methods.dp_sgd(2.0), Poisson.with_rate(0.1), 2, DELTA, accountant)
     assert two == pytest.approx(apart, abs=1e-3)
 
 
@@ -243,10 +256,10 @@ HANDED_OVER = [
     ("rdp", FullBatch(), "add_or_remove_one"),
     ("rdp", FullBatch(), "replace_one"),
     ("rdp", FixedSize(5, 500), "replace_one"),
-    ("pld", Poisson(0.1), "add_or_remove_one"),
-    ("pld", Poisson(0.1), "replace_one"),
-    ("pld", TruncatedPoisson(0.1, 40, 300), "add_or_remove_one"),
-    ("pld", TruncatedPoisson(0.1, 40, 300), "replace_one"),
+    ("pld", Poisson.with_rate(0.1), "add_or_remove_one"),
+    ("pld", Poisson.with_rate(0.1), "replace_one"),
+    ("pld", TruncatedPoisson(30, 300, 40), "add_or_remove_one"),
+    ("pld", TruncatedPoisson(30, 300, 40), "replace_one"),
     ("pld", FullBatch(), "add_or_remove_one"),
     ("pld", FullBatch(), "replace_one"),
 ]
@@ -317,10 +330,38 @@ def test_counts_are_whole_numbers(field, bad):
         event(methods.dp_sgd(1.0), POISSON, **{"steps": 3, field: bad})
 
 
-@pytest.mark.parametrize("sampling", [POISSON, Poisson(1.0), FixedSize(64, 64)])
+@pytest.mark.parametrize("sampling", [POISSON, Poisson.with_rate(1.0), FixedSize(64, 64)])
 def test_stored_momentum_is_for_full_batches(sampling):
     with pytest.raises(ValueError, match=r"sampling = .*stored per example: expected FullBatch"):
         event(registry.METHODS["psasc_momentum_full_batch"](SIGMA), sampling, 10)
+
+
+@pytest.mark.parametrize("sampling", [POISSON, Poisson.with_rate(1.0), FixedSize(64, 64)])
+def test_so_is_its_mechanism_wherever_it_is_accounted(sampling):
+    """The mechanism alone was taken for one that is amplified by sampling."""
+    bare = registry.METHODS["psasc_momentum_full_batch"](SIGMA).mechanism
+    assert bare.full_batch
+    assert bare == type(bare).from_plain(bare.to_plain())
+    search = tuning.grid_composition(2)
+    for account in (
+        lambda: event(bare, sampling, 10),
+        lambda: epsilon(bare, sampling, 10, DELTA, "rdp"),
+        lambda: delta(bare, sampling, 10, 1.0, "rdp"),
+        lambda: calibrate(bare, sampling, 10, 1.0, DELTA, "rdp"),
+        lambda: max_steps(bare, sampling, 1.0, DELTA, "rdp"),
+        lambda: Steps(bare, sampling, 10),
+        lambda: Ledger("digits").add_steps(bare, sampling, 10),
+        lambda: search.plan(bare, sampling, 10, 1.0, DELTA),
+        lambda: tuning.Search(search, bare, sampling, 10),
+    ):
+        with pytest.raises(ValueError, match=r"stored per example: expected FullBatch"):
+            account()
+    with pytest.raises(ValueError, match=r"stored per example: expected FullBatch"):
+        largest_batch(bare, 1000, 10, 1.0, DELTA)
+    assert epsilon(bare, FullBatch(), 10, DELTA, "rdp") > 0
+    for bad in (1, None, "yes"):
+        with pytest.raises(TypeError, match="full_batch = "):
+            bare.replace(full_batch=bad)
 
 
 @dataclass(frozen=True)
@@ -375,3 +416,20 @@ def test_a_traced_noise_multiplier_cannot_be_read():
         jax.jit(methods.dp_sgd)(1.0)
     assert steps_of(1.0) == 5
     assert jax.jit(lambda x: x * steps_of(1.0))(1.0) == 5.0  # public ones are read while tracing
+
+
+@pytest.mark.parametrize("bad", [0.01, 0.999, 0.0, -3, math.nan])
+def test_a_batch_size_below_one_is_refused(bad):
+    """A rate given for B would make updates hundreds of times too large."""
+    key = jax.random.key(0)
+    plain, adaptive = methods.dp_sgd(1.0), registry.METHODS["dc_sgd_e"](SIGMA)
+    for ask in (
+        lambda: dpjax.privatize(plain.mechanism, bad, key),
+        lambda: plain.transformation(bad, key),
+        lambda: methods.adaclip(1.0).transformation(bad, key),
+        lambda: adaptive.mechanism.sigma_statistic(bad),
+        lambda: adaptive.mechanism.sigma_gradient(0, bad),
+    ):
+        with pytest.raises(ValueError, match=r"expected_batch_size = .*expected"):
+            ask()
+    assert dpjax.privatize(plain.mechanism, 1, key)

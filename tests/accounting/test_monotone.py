@@ -51,8 +51,8 @@ def sampler(case, rate):
     if case.sampling is FixedSize:
         return FixedSize(max(1, round(rate * SIZE)), SIZE)
     if case.sampling is TruncatedPoisson:
-        return TruncatedPoisson(rate, min(SIZE, round(1.2 * rate * SIZE) + 20), SIZE)
-    return Poisson(rate)
+        return TruncatedPoisson(rate * SIZE, SIZE, min(SIZE, round(1.2 * rate * SIZE) + 20))
+    return Poisson.with_rate(rate)
 
 
 def spent(case, sigma, rate, steps, target):
@@ -148,7 +148,7 @@ def test_more_noise_in_one_epoch_costs_less(sigmas, place):
     before, after = (
         epsilon(
             methods.dp_sgd(schedules.table(tuple(values), steps_per_epoch=10)),
-            Poisson(0.02),
+            Poisson.with_rate(0.02),
             10 * len(values),
             1e-5,
             "rdp",
@@ -159,14 +159,18 @@ def test_more_noise_in_one_epoch_costs_less(sigmas, place):
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "gdp"])
-@pytest.mark.parametrize("sampling", [Poisson(0.01), FullBatch()])
+@pytest.mark.parametrize("sampling", [Poisson.with_rate(0.01), FullBatch()])
 def test_hardly_any_noise_is_not_free(accountant, sampling):
-    assert epsilon(methods.dp_sgd(0.01), sampling, 10, 1e-5, accountant) > 10_000
+    assert epsilon(methods.dp_sgd(0.2), sampling, 10, 1e-5, accountant) > 15
+    for hardly in (0.1, 0.01, 1e-6):
+        with pytest.raises(ValueError, match=r"delta = 1e-05: .*expected more noise"):
+            epsilon(methods.dp_sgd(hardly), sampling, 10, 1e-5, accountant)
+        assert delta(methods.dp_sgd(hardly), sampling, 10, 1.0, accountant) > 1e-2
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "tcdp", "gdp"])
 def test_a_lot_of_noise_costs_next_to_nothing(accountant):
-    assert 0 <= epsilon(methods.dp_sgd(1e6), Poisson(0.01), 10, 1e-5, accountant) < 1e-4
+    assert 0 <= epsilon(methods.dp_sgd(1e6), Poisson.with_rate(0.01), 10, 1e-5, accountant) < 1e-4
 
 
 # What is no number.
@@ -178,7 +182,7 @@ FRACTION = [*NO_NUMBERS, 0, 1, 2, 1.0]
 WHOLE = [*NO_NUMBERS, 0, 1.5, 2.0]
 FROM_ZERO = [*NO_NUMBERS, 1.5]
 
-RUN = {"mechanism": methods.dp_sgd(6.0), "sampling": Poisson(0.01), "steps": 10}
+RUN = {"mechanism": methods.dp_sgd(6.0), "sampling": Poisson.with_rate(0.01), "steps": 10}
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 MORE = {"mechanism": RUN["mechanism"], **BUDGET}
 BAD = {

@@ -1,15 +1,31 @@
 """Renyi divergences of whole schedules: dp-accounting's, and above the divergences themselves."""
 
+import math
+
 import dp_accounting
 import numpy as np
 import pytest
 from absl import logging
 from dp_accounting import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dpjax.accounting.rdp import ORDERS, TAIL_ORDERS, rdp, rdp_delta, rdp_epsilon
+from dpjax import methods
+from dpjax.accounting.bound import epsilon_of
+from dpjax.accounting.pld import pld_upper
+from dpjax.accounting.rdp import (
+    ORDERS,
+    TAIL_ORDERS,
+    rdp,
+    rdp_delta,
+    rdp_epsilon,
+    truncation_mass,
+)
 from dpjax.accounting.rdp_fixed import rdp_fixed_size
 from dpjax.accounting.rdp_poisson import rdp_poisson
+from dpjax.accounting.tuning import grid_composition, liu_talwar, repeat_and_select
+from dpjax.sampling import Poisson, TruncatedPoisson
 from tests.accounting.recorded import (
     CONVERSION_ROWS,
     MNIST_DELTA,
@@ -305,3 +321,68 @@ def test_a_tiny_delta_needs_orders_past_63():
     near, far = (rdp_epsilon(happened, ADD, 1e-17, orders) for orders in (ORDERS, TAIL_ORDERS))
     assert epsilon_at(happened, 1e-17, TAIL_ORDERS)[1] > 63
     assert far < 0.99 * near
+
+
+# Truncated Poisson sampling: Poisson's divergence, and the probability of a full batch in delta.
+
+
+def truncated(size, rate, most, sigma, count):
+    one = dp_accounting.TruncatedSubsampledGaussianDpEvent(size, rate, most, sigma)
+    return dp_accounting.SelfComposedDpEvent(one, count)
+
+
+def test_truncation_costs_its_probability():
+    """Exact tails of the binomial, by their terms."""
+    size, rate, most = 60, 0.05, 14
+    full = math.fsum(
+        math.comb(size - 1, k) * rate**k * (1 - rate) ** (size - 1 - k) for k in range(most, size)
+    )
+    happened = truncated(size, rate, most, 1.5, 20)
+    assert truncation_mass(happened) == pytest.approx(20 * full, rel=1e-9, abs=0)
+    plain = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1.5)), 20
+    )
+    target = 3 * 20 * full
+    want = rdp_epsilon(plain, ADD, target - 20 * full)
+    assert rdp_epsilon(happened, ADD, target) == pytest.approx(want, rel=1e-12, abs=0)
+    assert want > rdp_epsilon(plain, ADD, target)
+    back = rdp_delta(happened, ADD, want)
+    assert back == pytest.approx(rdp_delta(plain, ADD, want) + 20 * full, rel=1e-12, abs=0)
+
+
+@settings(deadline=None, max_examples=12, derandomize=True, database=None)
+@given(st.floats(0.7, 3.0), st.floats(0.01, 0.1), st.integers(1, 200), st.floats(4.5, 9.0))
+def test_the_bound_is_above_the_tight_one(sigma, rate, count, deviations):
+    """PLD composes the truncated mixture itself."""
+    size = 1000
+    most = math.ceil(size * rate + deviations * math.sqrt(size * rate)) + 5
+    happened = truncated(size, rate, most, sigma, count)
+    target = max(1e-6, 4 * truncation_mass(happened))
+    assert pld_upper(happened, ADD, target) <= rdp_epsilon(happened, ADD, target)
+
+
+def test_a_truncation_that_takes_the_delta_is_refused_and_the_advice_works():
+    happened = truncated(1000, 0.05, 60, 1.0, 100)
+    with pytest.raises(ValueError, match=r"delta = 1e-05 with .*larger max_size, .*'pld'"):
+        epsilon_of(happened, ADD, 1e-5, "rdp")
+    assert 0 < epsilon_of(happened, ADD, 1e-5, "pld") < math.inf
+    assert 0 < epsilon_of(truncated(1000, 0.05, 120, 1.0, 100), ADD, 1e-5, "rdp") < math.inf
+    assert rdp_delta(happened, ADD, 1.0) == 1.0
+
+
+def test_a_random_number_of_truncated_runs_is_refused_and_the_advice_works():
+    run, plain = TruncatedPoisson(50, 1000, 120), Poisson.with_rate(0.05)
+    ask = {"steps": 50, "epsilon": 2.0, "delta": 1e-5}
+    with pytest.raises(ValueError, match="expected Poisson sampling, or grid_composition"):
+        repeat_and_select(5.0).plan(methods.dp_sgd(1.0), run, **ask)
+    assert repeat_and_select(5.0).plan(methods.dp_sgd(1.0), plain, **ask)
+    assert grid_composition(5).plan(methods.dp_sgd(1.0), run, **ask)
+    assert liu_talwar(5).plan(methods.dp_sgd(1.0), TruncatedPoisson(50, 1000, 250), **ask)
+
+
+def test_a_large_truncated_run():
+    """100,000 steps at a delta of 1.1e-10, where RDP gives about twice what PLD gives."""
+    size = 13 * 10**12 // 1024
+    happened = truncated(size, 517_989 / size, 2**19, 0.614, 100_000)
+    spent = rdp_epsilon(happened, ADD, 1.1e-10)
+    assert 1.7 < spent < 3.5

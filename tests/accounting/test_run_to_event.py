@@ -78,7 +78,7 @@ def overheard(method, louder=1.0):
 
 
 def sampling_of(method):
-    return FullBatch() if isinstance(method.momentum, stored_momentum) else Poisson(0.01)
+    return FullBatch() if isinstance(method.momentum, stored_momentum) else Poisson.with_rate(0.01)
 
 
 def accounted(happened):
@@ -185,7 +185,7 @@ def test_the_same_with_a_group_for_each_leaf(name):
 
 def test_as_printed_auto_dp_sgd_has_no_event():
     with pytest.raises(ValueError, match="auto_dp_sgd_sound"):
-        event(registry.METHODS["auto_dp_sgd"](SIGMA), Poisson(0.01), STEPS)
+        event(registry.METHODS["auto_dp_sgd"](SIGMA), Poisson.with_rate(0.01), STEPS)
 
 
 @pytest.mark.parametrize("name", ["dc_sgd_e", "andrew"])

@@ -86,10 +86,10 @@ def test_another_count_costs_otherwise(one, relation, accountant):
 
 
 RUNS = [
-    (Poisson(0.05), "add_or_remove_one", ("pld", "rdp", "tcdp", "gdp")),
-    (Poisson(0.05), "replace_one", ("pld",)),
-    (TruncatedPoisson(0.05, 40, 500), "add_or_remove_one", ("pld",)),
-    (TruncatedPoisson(0.05, 40, 500), "replace_one", ("pld",)),
+    (Poisson.with_rate(0.05), "add_or_remove_one", ("pld", "rdp", "tcdp", "gdp")),
+    (Poisson.with_rate(0.05), "replace_one", ("pld",)),
+    (TruncatedPoisson(25, 500, 40), "add_or_remove_one", ("pld",)),
+    (TruncatedPoisson(25, 500, 40), "replace_one", ("pld",)),
     (FixedSize(5, 500), "replace_one", ("rdp", "tcdp")),
     (FullBatch(), "add_or_remove_one", ("pld", "rdp", "tcdp", "gdp")),
     (FullBatch(), "replace_one", ("pld", "rdp", "tcdp", "gdp")),

@@ -17,8 +17,8 @@ HEADER = "| sampler | relation | pld | rdp | tcdp | gdp |"
 STEPS, DELTA = 20, 1e-5
 
 SAMPLERS = {
-    "Poisson": Poisson(0.01),
-    "TruncatedPoisson": TruncatedPoisson(0.01, 20, 500),
+    "Poisson": Poisson.with_rate(0.01),
+    "TruncatedPoisson": TruncatedPoisson(5, 500, 40),
     "FixedSize": FixedSize(5, 500),
     "FullBatch": FullBatch(),
 }

@@ -11,7 +11,7 @@ from dpjax.train.config import Experiment
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import RunIdentity
 
-STEPS, PER_EPOCH, SAMPLING = 12, 4, Poisson(0.1)
+STEPS, PER_EPOCH, SAMPLING = 12, 4, Poisson.with_rate(0.1)
 
 
 def write_run(

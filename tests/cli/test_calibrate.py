@@ -17,7 +17,7 @@ CALIBRATE = ("calibrate", *SIZES, "--epsilon", "1.5", "--delta", "1e-5", "--acco
 
 @functools.cache
 def expected(method):
-    return accounting.calibrate(method, Poisson(0.01), 50, 1.5, 1e-5, "rdp")
+    return accounting.calibrate(method, Poisson.with_rate(0.01), 50, 1.5, 1e-5, "rdp")
 
 
 def test_sigma_is_the_librarys_and_needs_no_first_guess(capsys):
@@ -25,7 +25,7 @@ def test_sigma_is_the_librarys_and_needs_no_first_guess(capsys):
     method = expected(dpjax.methods.dp_sgd(1.0))
     assert dpjax.Method.from_plain(found["method"]) == method
     assert (found["target"], found["calibrated_by"], found["factor"]) == (1.5, "rdp", None)
-    spent = accounting.epsilon(method, Poisson(0.01), 50, 1e-5, "rdp")
+    spent = accounting.epsilon(method, Poisson.with_rate(0.01), 50, 1e-5, "rdp")
     assert found["results"][0]["epsilon"] == spent
     assert 0.999 * 1.5 <= spent <= 1.5
 

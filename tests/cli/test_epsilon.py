@@ -1,14 +1,18 @@
 """`dpjax epsilon` prints the library's numbers, and says what they are worth."""
 
+import json
+import math
+
 import pytest
 
 import dpjax
 from dpjax import accounting
 from dpjax.accounting.bound import rounded_up
+from dpjax.cli import report
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, SMALL, data, printed, refused
 
-METHOD, POISSON = dpjax.methods.dp_sgd(1.1), Poisson(0.01)
+METHOD, POISSON = dpjax.methods.dp_sgd(1.1), Poisson.with_rate(0.01)
 EPSILON = ("epsilon", *SMALL)
 
 
@@ -61,7 +65,7 @@ def test_the_only_accountant_must_know_the_sampler(capsys):
     ("flags", "sampling"),
     [
         ((), POISSON),
-        (("--sampling", "truncated", "--max-size", "30"), TruncatedPoisson(0.01, 30, 1000)),
+        (("--sampling", "truncated", "--max-size", "30"), TruncatedPoisson(10, 1000, 30)),
         (("--sampling", "fixed"), FixedSize(10, 1000)),
     ],
 )
@@ -118,11 +122,14 @@ def test_an_accountant_that_fails_leaves_the_others_alone(capsys, monkeypatch, f
     assert refused(capsys, ["epsilon", *RUN, "--accountant", "gdp"]) == "too much of it"
 
 
+def test_so_little_noise_that_there_is_no_epsilon(capsys):
+    argv = [*EPSILON, "--noise-multiplier", "0.01", "--accountant", "gdp"]
+    assert "expected more noise" in refused(capsys, argv)
+
+
 def test_infinity_is_written_as_text(capsys):
-    row = data(capsys, [*EPSILON, "--noise-multiplier", "0.01", "--accountant", "gdp"])["results"][
-        1
-    ]
-    assert row["epsilon"] == "inf"
+    report.show(True, "", {"epsilon": math.inf})
+    assert json.loads(capsys.readouterr().out)["epsilon"] == "inf"
 
 
 def test_no_guarantee_is_refused_with_the_reason(capsys):

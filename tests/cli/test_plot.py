@@ -24,7 +24,9 @@ def test_curves_are_the_librarys(capsys, output):
         curve = entry["curve"]
         assert (curve["steps"][0], curve["steps"][-1]) == (1, 50)
         for steps, value in zip(curve["steps"], curve["values"], strict=True):
-            assert value == accounting.epsilon(method, Poisson(0.01), steps, 1 / 1000, name)
+            assert value == accounting.epsilon(
+                method, Poisson.with_rate(0.01), steps, 1 / 1000, name
+            )
     assert [entry["guarantee"] for entry in found["epsilons"]] == [True, False]
     assert found["noise"][0]["values"] == pytest.approx([1.1] * 50)
     assert found["thresholds"][0]["known"] is True

@@ -14,7 +14,7 @@ from dpjax.cli.ways import ways
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, refused
 
-POISSON = Poisson(0.01)
+POISSON = Poisson.with_rate(0.01)
 TUNE = (
     *("tune-cost", "--method", "dp_sgd", *RUN[4:], "--accountant", "rdp"),
     *("--epsilon", "2", "--delta", "1e-5", "--candidates", "4"),
@@ -73,9 +73,9 @@ def test_liu_talwar_says_what_each_run_may_cost(rows):
 
 def test_the_split_runs_on_a_part_for_as_many_epochs(rows):
     row = rows["disjoint_split"]
-    assert (row["sampling"], row["steps"]) == (Poisson(10 / 200).to_plain(), 10)
+    assert (row["sampling"], row["steps"]) == (Poisson(10, 200).to_plain(), 10)
     method = dpjax.Method.from_plain(row["method"])
-    alone = accounting.epsilon(method, Poisson(10 / 200), 10, 1e-5)
+    alone = accounting.epsilon(method, Poisson(10, 200), 10, 1e-5)
     assert row["alone"]["epsilon"] == alone
     assert 0.999 * 2 <= alone <= row["whole"]["epsilon"] == 2
 
@@ -104,8 +104,8 @@ def test_the_mean_is_free_where_runs_repeat():
 @pytest.mark.parametrize(
     ("sampling", "expected", "steps"),
     [
-        (POISSON, Poisson(10 / 333), 10),
-        (TruncatedPoisson(0.01, 30, 1000), TruncatedPoisson(10 / 333, 30, 333), 10),
+        (POISSON, Poisson.with_rate(10 / 333), 10),
+        (TruncatedPoisson(10, 1000, 30), TruncatedPoisson(10, 333, 30), 10),
         (FixedSize(10, 1000), FixedSize(10, 333), 10),
         (FullBatch(), FullBatch(), 30),
     ],
@@ -123,7 +123,7 @@ def test_parts_keep_batches_and_epochs(sampling, expected, steps):
 def test_parts_of_unknown_and_of_too_little_data():
     request = Request({"name": "dp_sgd"}, POISSON.to_plain(), steps=30, delta=1e-5)
     part = part_of(request, setting_of(request, 1.0), 3)
-    assert Sampling.from_plain(part.sampling) == Poisson(0.03)
+    assert Sampling.from_plain(part.sampling) == Poisson.with_rate(0.03)
     few = replace(request, dataset_size=2)
     with pytest.raises(ValueError, match="dataset_size = 2: expected at least 3"):
         part_of(few, setting_of(few, 1.0), 3)

@@ -86,11 +86,13 @@ REFUSED = {
     ),
     # An array compares with every name, and has no truth value.
     "an array as an accountant": (
-        lambda: epsilon(methods.dp_sgd(1.0), sampling.Poisson(0.1), 1, 1e-5, np.ones(2)),
+        lambda: epsilon(methods.dp_sgd(1.0), sampling.Poisson.with_rate(0.1), 1, 1e-5, np.ones(2)),
         "accountant = array",
     ),
     "an array as a relation": (
-        lambda: epsilon(methods.dp_sgd(1.0), sampling.Poisson(0.1), 1, 1e-5, relation=np.ones(2)),
+        lambda: epsilon(
+            methods.dp_sgd(1.0), sampling.Poisson.with_rate(0.1), 1, 1e-5, relation=np.ones(2)
+        ),
         "relation = array",
     ),
     "an array as a mode": (lambda: thresholds.dc_sgd_e(negative=np.ones(2)), "negative = array"),

@@ -16,7 +16,7 @@ from tests.endurance.junk import any_float, any_integer, built, changed, plain
 ALL = ("rdp", "tcdp", "gdp", "pld")
 GIVEN = {
     "mechanism": methods.dp_sgd(1.0),
-    "sampling": Poisson(0.01),
+    "sampling": Poisson.with_rate(0.01),
     "steps": 100,
     "delta": 1e-5,
     "accountant": "rdp",
@@ -36,7 +36,7 @@ def log_uniform(low, high):
 
 
 samplers = st.one_of(
-    log_uniform(1e-6, 1.0).map(lambda rate: Poisson(min(rate, 1.0))),
+    log_uniform(1e-6, 1.0).map(lambda rate: Poisson.with_rate(min(rate, 1.0))),
     st.just(FullBatch()),
     st.integers(1, 1000).map(lambda size: FixedSize(size, 1000)),
 )
@@ -78,7 +78,7 @@ def test_epsilon_grows_with_the_steps(sigma, sampling, steps, delta, accountant)
 def test_pld_is_below_rdp(sigma, rate, steps, delta):
     """Two accountants that share no code beyond the event: the tight one is the smaller."""
     count("input", "accounting.epsilon, pld against rdp")
-    given = (methods.dp_sgd(sigma), Poisson(rate), steps, delta)
+    given = (methods.dp_sgd(sigma), Poisson.with_rate(rate), steps, delta)
     tight, loose = (accounting.epsilon(*given, name) for name in ("pld", "rdp"))
     check_bound(tight)
     assert tight.lower <= loose * (1 + 1e-9)
@@ -107,7 +107,7 @@ def test_epsilon_and_event_of_any_arguments(arguments):
 )
 def test_calibrated_noise_keeps_the_budget(epsilon, rate, steps, delta):
     count("input", "accounting.calibrate")
-    sampling = Poisson(rate)
+    sampling = Poisson.with_rate(rate)
     given = {"epsilon": epsilon, "delta": delta, "accountant": "rdp", "steps": steps}
     method = built(
         accounting.calibrate,
@@ -146,14 +146,15 @@ def test_ledgers_of_any_numbers(sigma, rate, size, steps, delta, sampler):
 
     def account(sigma, rate, size, steps, delta):
         made = {
-            "poisson": lambda: Poisson(rate),
+            "poisson": lambda: Poisson.with_rate(rate),
             "fixed": lambda: FixedSize(size, 10**6),
-            "truncated": lambda: TruncatedPoisson(rate, size, 10**6),
+            "truncated": lambda: TruncatedPoisson(rate, 10**6, size),
         }[sampler]()
         ledger = Ledger("d").add_steps(methods.dp_sgd(sigma), made, steps)
         return Budget(1.0, delta, "rdp").spent(Ledger.from_json(ledger.to_json()))
 
     names = {"noise_multiplier", "rate", "size", "steps", "delta", "accountant", "threshold"}
+    names |= {"batch_size", "max_size"}
     spent = built(
         account, {"sigma": sigma, "rate": rate, "size": size, "steps": steps, "delta": delta}, names
     )
@@ -164,14 +165,14 @@ def test_ledgers_of_any_numbers(sigma, rate, size, steps, delta, sampler):
 @given(table=plain)
 def test_ledgers_of_any_json(table):
     count("input", "Ledger.from_json")
-    whole = Ledger("d").add_steps(methods.dp_sgd(1.0), Poisson(0.1), 3)
+    whole = Ledger("d").add_steps(methods.dp_sgd(1.0), Poisson.with_rate(0.1), 3)
     for text in (json.dumps(table), json.dumps({**whole.to_plain(), "entries": table})):
         built(Ledger.from_json, {"text": text}, {""})
 
 
 @pytest.mark.parametrize("accountant", ALL)
 def test_noise_beyond_measure_costs_nothing_and_next_to_none_costs_all(accountant):
-    calm = accounting.epsilon(methods.dp_sgd(1e12), Poisson(0.01), 10, 1e-5, accountant)
+    calm = accounting.epsilon(methods.dp_sgd(1e12), Poisson.with_rate(0.01), 10, 1e-5, accountant)
     assert calm == pytest.approx(0, abs=1e-6)
     given = {**GIVEN, "mechanism": methods.dp_sgd(1e-3), "accountant": accountant}
     loud = built(accounting.epsilon, given, {"noise", "epsilon"})

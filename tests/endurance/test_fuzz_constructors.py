@@ -141,13 +141,13 @@ OTHERS = {
     Ledger: defaults(Ledger, dataset="digits"),
     Steps: {
         "mechanism": dpjax.methods.dp_sgd(1.0),
-        "sampling": sampling.Poisson(0.1),
+        "sampling": sampling.Poisson.with_rate(0.1),
         "steps": 10,
         "start": 0,
     },
     Budget: defaults(Budget, epsilon=1.0, delta=1e-5),
-    sampling.Poisson: {"rate": 0.1},
-    sampling.TruncatedPoisson: {"rate": 0.1, "max_size": 5, "dataset_size": 7},
+    sampling.Poisson: {"batch_size": 3, "dataset_size": 7},
+    sampling.TruncatedPoisson: {"batch_size": 3, "dataset_size": 7, "max_size": 5},
     sampling.FixedSize: {"size": 3, "dataset_size": 7},
 }
 
@@ -163,14 +163,14 @@ def test_other_records_of_any_arguments(data, make):
 
 
 SAMPLINGS = [
-    sampling.Poisson(1e-9),
-    sampling.Poisson(0.4),
-    sampling.Poisson(1.0),
-    sampling.TruncatedPoisson(0.9, 2, 7),
-    sampling.TruncatedPoisson(1.0, 7, 7),
+    sampling.Poisson(1, 7),
+    sampling.Poisson(2.8, 7),
+    sampling.Poisson(7, 7),
+    sampling.TruncatedPoisson(6.3, 7, 2),
+    sampling.TruncatedPoisson(7, 7, 7),
     sampling.FixedSize(1, 7),
     sampling.FixedSize(7, 7),
-    sampling.FullBatch(),
+    sampling.FullBatch(7),
 ]
 
 
@@ -178,7 +178,7 @@ SAMPLINGS = [
 @given(record=st.sampled_from(SAMPLINGS), seed=st.integers(0, 2**32 - 1))
 def test_batches_are_rows_once_each_in_order(record, seed):
     count("input", "sampling.draw")
-    rows = record.draw_on_host(jax.random.key(seed), 7)
+    rows = record.draw(jax.random.key(seed), seed % 5).rows()
     assert np.array_equal(rows, np.unique(rows))
     assert rows.size == 0 or (rows[0] >= 0 and rows[-1] < 7)
     most = getattr(record, "max_size", getattr(record, "size", 7))

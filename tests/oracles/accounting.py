@@ -146,10 +146,40 @@ def epsilon_composed(steps: Steps, delta: float, relation: str = "add_or_remove_
     return max(_epsilon(steps, delta, direction) for direction in DIRECTIONS[relation])
 
 
+def epsilon_of_mixture(
+    parts: Sequence[tuple[float, float, float, str]], count: int, delta: float, t: float
+) -> float:
+    """Smallest epsilon at delta of `count` steps, each one of the parts, drawn in public.
+
+    parts: (weight, q, sigma, direction). t is the tilt under which the losses are composed.
+    """
+
+    def cumulant(u: float) -> float:
+        each = [math.log(w) + _log_mean_exp(q, s, way, u) for w, q, s, way in parts]
+        return count * float(special.logsumexp(each))
+
+    k, powers = cumulant(t), np.geomspace(0.02, 30.0, 40)
+    high = min((cumulant(t + u) - k + 25) / u for u in powers)
+    low = max((k - cumulant(t - u) - 25) / u for u in powers)
+    h = (high - low) / MESH
+    transform = np.zeros(MESH // 2 + 1, dtype=np.complex128)
+    for w, q, s, way in parts:
+        share = math.exp(math.log(w) + _log_mean_exp(q, s, way, t) - k / count)
+        transform += share * fft.rfft(_on_grid(q, s, way, t, h))
+    start = math.floor(low / h)
+    masses = np.roll(fft.irfft(transform**count, MESH), -(start % MESH))
+    losses = h * (start + np.arange(MESH))
+    return _first_within(losses, masses * np.exp(k - t * losses), delta)
+
+
 def _epsilon(steps: Steps, delta: float, direction: str) -> float:
     """From above, the first grid point where delta is passed, then exactly within that cell."""
     log_delta = math.log(delta)
     losses, masses = _composed_loss(steps, direction, lambda k, t: (k - log_delta) / t)
+    return _first_within(losses, masses, delta)
+
+
+def _first_within(losses: Array, masses: Array, delta: float) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         d1 = np.cumsum(masses[::-1])[::-1]
         d2 = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import data
+from dpjax import data, noise
 from dpjax.reproduce.figures.gradient_norms import gradient_norms
 from dpjax.reproduce.figures.similarity import (
     EDGES,
@@ -109,7 +109,8 @@ def test_rows_are_stored_and_say_what_they_are(digits, tmp_path):
     rows = similarity_rows(experiment(threshold=1e6, noise_multiplier=0.0), digits, per_epoch=1)
     write_similarity(tmp_path / "new" / "similarity.csv", rows)
     text = (tmp_path / "new" / "similarity.csv").read_text()
-    assert text.startswith(f"# {NOT_PRIVATE}\nmethod,step,epoch,cosine,")
+    drawn = f"# noise_definition: {noise.DEFINITION}"
+    assert text.startswith(f"# {NOT_PRIVATE}\n{drawn}\nmethod,step,epoch,cosine,")
     read = read_similarity(tmp_path / "new" / "similarity.csv")
     assert [row.counts for row in read] == [row.counts for row in rows]
     assert [row.norm_50 for row in read] == pytest.approx([row.norm_50 for row in rows], rel=1e-5)

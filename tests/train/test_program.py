@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import dpjax
-from dpjax.sampling import Drawn, FullBatch
+from dpjax.sampling import FullBatch
 from dpjax.train.augment import AUGMENTATIONS, flip, shift
 from dpjax.train.parameters import flat
 from dpjax.train.program import Program
@@ -130,7 +130,7 @@ def test_every_method_trains(name):
     method = METHODS[name](1.0)
     full = name == "psasc_momentum_full_batch"
     own = program(train__batch_size=30)  # the noise of some statistics follows the batch size
-    sampling = FullBatch() if full else own.plan.sampling
+    sampling = FullBatch(N) if full else own.plan.sampling
     if full:
         method = dpjax.methods.psasc_momentum_full_batch(1.0, dataset_size=N)
     plan = dataclasses.replace(own.plan, method=method, sampling=sampling)
@@ -221,8 +221,8 @@ class TestAugmentation:
     def test_one_example_still_counts_once(self):
         own = program(method__noise_multiplier=0.0, optimizer__learning_rate=1.0, **COPIES)
         state = start(own, KEY)
-        one = Drawn(jnp.array([7]), jnp.int32(1))
-        grads = own.gradients_of(state)(state.params, DATA, **one.rows)
+        one = drawn_of([7], 1, rows_of(DATA))
+        grads = own.gradients_of(state)(state.params, DATA, one)
         after, _ = own.finish(state, grads)
         moved = jax.tree.map(lambda a, b: 12 * (a - b), state.params, after.params)
         assert float(optax.tree.norm(moved)) <= 0.7 * (1 + 2e-6)

@@ -122,7 +122,7 @@ class Search(Record):
     Example:
         >>> import dpjax
         >>> tuning = dpjax.accounting.tuning.repeat_and_select(mean=10)
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> search = tuning.plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
         >>> def train(threshold, mechanism, key):  # stands for a training run with that threshold
         ...     return -abs(threshold - 0.5), f"model at {threshold}"

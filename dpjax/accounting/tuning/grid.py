@@ -8,7 +8,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
-from dpjax.accounting.rdp import rdp_epsilon
+from dpjax.accounting.bound import upper_epsilon_of
 from dpjax.accounting.tuning.base import Tuning
 
 __all__ = ["grid_composition"]
@@ -28,7 +28,7 @@ class grid_composition(Tuning):
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> plan = grid_composition(5).plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
         >>> round(plan.mechanism.mechanism.noise_multiplier, 3)
         0.927
@@ -52,7 +52,7 @@ class grid_composition(Tuning):
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
     ) -> float:
         """Returns the epsilon of G runs."""
-        return rdp_epsilon(self.event(run), relation, delta)
+        return upper_epsilon_of(self.event(run), relation, delta, self.accountant)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Returns every candidate once."""

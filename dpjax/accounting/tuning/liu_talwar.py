@@ -9,7 +9,8 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
-from dpjax.accounting.rdp import TAIL_ORDERS, rdp_epsilon
+from dpjax.accounting.bound import upper_epsilon_of
+from dpjax.accounting.rdp import TAIL_ORDERS
 from dpjax.accounting.tuning.base import Tuning
 
 __all__ = ["liu_talwar"]
@@ -26,7 +27,7 @@ class liu_talwar(Tuning):
 
         ``delta_1 = ((delta - delta_2) / (3 T))^2 / 2``,  ``eps_1 = (eps - 3 sqrt(2 delta_1)) / 3``.
 
-    delta_1 is near 1e-17, too small for PLD: the runs are accounted by RDP at `TAIL_ORDERS`. The
+    delta_1 is near 1e-17; the runs are accounted by RDP, as in the paper, at `TAIL_ORDERS`. The
     DC-SGD paper's "each iteration" must read "each whole run with its score". 2 G runs are
     expected, and a given candidate is missed with probability about .31. `repeat_and_select` is
     far cheaper.
@@ -95,7 +96,8 @@ class liu_talwar(Tuning):
     ) -> float:
         """Returns ``3 eps_1 + 3 sqrt(2 delta_1)``."""
         delta_1 = self._delta_1(delta)
-        return 3 * rdp_epsilon(run, relation, delta_1, TAIL_ORDERS) + 3 * math.sqrt(2 * delta_1)
+        epsilon_1 = upper_epsilon_of(run, relation, delta_1, self.accountant, TAIL_ORDERS)
+        return 3 * epsilon_1 + 3 * math.sqrt(2 * delta_1)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Draws a geometric number of candidates, cut at T."""

@@ -11,7 +11,7 @@ from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from scipy import optimize
 
 from dpjax import _checks
-from dpjax.accounting.rdp import rdp_epsilon
+from dpjax.accounting.bound import upper_epsilon_of
 from dpjax.accounting.tuning.base import Tuning
 
 __all__ = ["repeat_and_select"]
@@ -40,7 +40,7 @@ class repeat_and_select(Tuning):
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson(0.01)
+        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> plan = repeat_and_select(10).plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
         >>> round(plan.mechanism.mechanism.noise_multiplier, 3)
         1.05
@@ -70,7 +70,7 @@ class repeat_and_select(Tuning):
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
     ) -> float:
         """Returns the epsilon of the search."""
-        return rdp_epsilon(self.event(run), relation, delta)
+        return upper_epsilon_of(self.event(run), relation, delta, self.accountant)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Draws K, and K candidates with replacement."""

@@ -9,8 +9,8 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
+from dpjax.accounting.bound import upper_epsilon_of
 from dpjax.accounting.calibration import calibrate
-from dpjax.accounting.pld import pld_upper
 from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
 from dpjax.accounting.tuning.base import Search, Tuning
 from dpjax.mechanism import Mechanism
@@ -93,7 +93,7 @@ class disjoint_split(Tuning):
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
     ) -> float:
         """Returns ``max(eps_1, selection)``."""
-        return max(pld_upper(run, relation, delta), self.selection)
+        return max(upper_epsilon_of(run, relation, delta, self.accountant), self.selection)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Returns every candidate once."""

@@ -29,7 +29,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    "a cell's experiment as TOML, for `dpjax train --config`",
     _add_flags,
     _run,
     ("dpjax reproduce config dc-sgd/IV/mnist/cnn/2/dp-sgd > cell.toml",),

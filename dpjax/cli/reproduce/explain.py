@@ -46,7 +46,6 @@ def _row(explanation: Explanation, store: Store) -> list[str]:
 
 
 COMMAND = Command(
-    "run what changes a suspected setting of a cell that does not come out as printed",
     _add_flags,
     _run,
 )

@@ -90,7 +90,6 @@ def _write(figure: Any, file: Path) -> None:
 
 
 COMMAND = Command(
-    "draw the papers' figures from the stored runs",
     _add_flags,
     _run,
     (

@@ -41,7 +41,6 @@ def _distinct(outcomes: list[Outcome]) -> str:
 
 
 COMMAND = Command(
-    "the papers' tables, and how far each is run",
     _add_flags,
     _run,
     ("dpjax reproduce list",),

@@ -74,7 +74,6 @@ def _question(question: object) -> str:
 
 
 COMMAND = Command(
-    "the runs behind a table that are still to be made, and their time",
     _add_flags,
     _run,
     ("dpjax reproduce plan dc-sgd/IV --rows mnist", "dpjax reproduce plan all --json"),

@@ -52,7 +52,6 @@ def _drawn(store: Store, output: Path) -> str | None:
 
 
 COMMAND = Command(
-    "the stored runs beside the printed numbers: REPORT.md and a picture",
     _add_flags,
     _run,
     ("dpjax reproduce report", "dpjax reproduce report --store runs/mine --out runs/mine/report"),

@@ -92,7 +92,6 @@ def _text(outcomes: list[Outcome]) -> str:
 
 
 COMMAND = Command(
-    "make the runs behind a table's cells; finished ones are kept, begun ones go on",
     _add_flags,
     _run,
     (

@@ -224,7 +224,7 @@ class _Finder:
         carried = range(consts, consts + eqn.params["num_carry"])
         forced = self._forced({i: kinds[i] for i in carried}, loops)
         closed = eqn.params["jaxpr"]
-        loop = Loop(eqn.params["length"], len(loops))
+        loop = Loop(eqn.params["length"])
         bases = {
             i: through_loop(kind, var.aval, None if i < consts else loop)
             for i, (kind, var) in enumerate(zip(kinds, closed.jaxpr.invars, strict=True))

@@ -78,10 +78,13 @@ def rounding(site: Site, given: Given) -> jax.Array:
 
     That is ``gamma / 2 sum_t |a_t| |b_t|``: the sum is not taken from the gradient that was formed.
     """
-    a, b = site.factors(given)
+    factors = site.factors(given)
+    powers = [power_of_two(jnp.max(jnp.abs(x), initial=0.0)) for x in factors]
+    a, b = (x * scale for x, (scale, _) in zip(factors, powers, strict=True))
     entries = site.layouts[0].index("k")
     total = jnp.sum(jnp.linalg.norm(a, axis=entries) * jnp.linalg.norm(b, axis=2))
-    return _gamma(site, total.dtype) / 2 * total
+    exponent = powers[0][1] + powers[1][1]
+    return jnp.ldexp(_gamma(site, total.dtype) / 2 * total, exponent)
 
 
 def _gamma(site: Site, dtype: Any) -> float:

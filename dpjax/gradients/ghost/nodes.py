@@ -15,10 +15,9 @@ __all__ = ["Loop", "Memo", "Node", "constant", "leaf", "results", "through_loop"
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A scan that parameters enter: its number of turns, and how many loops are around it."""
+    """A scan that parameters enter, and its number of turns."""
 
     length: int
-    depth: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +81,13 @@ class _Evaluation:
         eqn: the equation.
         inputs: its operands.
         loops: the loops in whose turns it is evaluated anew.
+        linear: whether its derivative is linear in the cotangent, or it is in no loop.
     """
 
     eqn: Any
     inputs: tuple[Node, ...]
     loops: tuple[Loop, ...]
+    linear: bool
 
 
 def results(eqn: Any, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
@@ -100,12 +101,11 @@ def results(eqn: Any, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[
         inputs: its operands.
         around: the loops around it, outermost first.
     """
-    together = {loop for node in inputs for loop in node.loops}
     leaves = frozenset().union(*(node.leaves for node in inputs))
-    if leaves and len(together) < len(around) and not has_linear_derivative(eqn):
-        together = set(around)
-    loops = tuple(sorted(together, key=lambda loop: loop.depth))
-    made = _Evaluation(eqn, tuple(inputs), loops)
+    linear = not leaves or not around or has_linear_derivative(eqn)
+    together = {loop for node in inputs for loop in node.loops}
+    loops = tuple(loop for loop in around if loop in together) if linear else around
+    made = _Evaluation(eqn, tuple(inputs), loops, linear)
     return [
         Node(var.aval, leaves, loops, _preserves(eqn, inputs, var.aval), made_by=made, place=i)
         for i, var in enumerate(eqn.outvars)
@@ -177,8 +177,9 @@ class Memo:
             return evaluate(made.eqn, given)
 
         loops = [each.loops for each in made.inputs]
-        if any(loop not in set().union(*loops) for loop in made.loops):
-            # All operands differ by turn now, or JAX would apply a derivative once to the sum.
+        if not made.linear:
+            # With every operand stacked JAX takes the derivative for each turn; for one that is not
+            # it may be taken once, of the sum.
             values = [
                 _in_all_turns(x, own, made.loops) for x, own in zip(values, loops, strict=True)
             ]

@@ -1,5 +1,6 @@
 """Auto DP-SGD's noise over epochs, and what it costs: as printed, and in truth (its figure 1)."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -60,12 +61,8 @@ def noise_decay(
     sigmas = [float(value_at(method.mechanism.noise_multiplier, t)) for t in middles]
     reached = np.arange(every, epochs + 1, every)
     rate = sigma_0 / epochs if name == "time" else None  # of the whole run, wherever it is read
-    spent = [
-        accounting.epsilon(
-            method, Poisson(batch_size, dataset_size), steps_of(float(e), per_epoch), delta, "rdp"
-        ).upper
-        for e in reached
-    ]
+    sampling = Poisson(batch_size, dataset_size)
+    spent = [_spent(method, sampling, steps_of(float(e), per_epoch), delta) for e in reached]
     printed = [
         accounting.auto_dp_sgd_epsilon_as_printed(
             name, sigma_0, dataset_size, batch_size, int(e), delta, rate=rate
@@ -73,3 +70,11 @@ def noise_decay(
         for e in reached
     ]
     return Decay(name, np.asarray(sigmas), reached, np.asarray(spent), np.asarray(printed))
+
+
+def _spent(method: methods.Method, sampling: Poisson, steps: int, delta: float) -> float:
+    """Returns epsilon; +inf where so little noise is left that delta has none."""
+    try:
+        return accounting.epsilon(method, sampling, steps, delta, "rdp").upper
+    except ValueError:
+        return math.inf

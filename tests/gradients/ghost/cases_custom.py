@@ -6,6 +6,7 @@ how often the rule is applied and to what: once for each call, to all that came 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tests.gradients.ghost.cases_chains import sines
 from tests.gradients.ghost.registry import case, kernel, rows
@@ -181,18 +182,26 @@ def nonlinear_derivative_of_scanned_layers(rng):
 
 @case
 def nonlinear_derivative_in_a_branch_and_a_program_of_parameters(rng):
-    """Programs of parameters alone that hold the rule, in a loop over data."""
+    """Programs of parameters alone that hold the rule, in a loop over data.
+
+    One parameter is another one in each turn, the others are the same in all.
+    """
 
     def loss(params, xs):
-        def step(h, x):
-            w = jax.lax.cond(params["s"] > 0, limited, jnp.sin, params["w"])
-            folded, _ = jax.lax.scan(lambda a, row: (a + limited(row), ()), params["b"], w)
-            return jnp.tanh(h @ w + x * folded), ()
+        def step(h, given):
+            x, each = given
+            w = jax.lax.cond(each > 0, lambda w: each * limited(w), jnp.sin, params["w"])
 
-        return sines(jax.lax.scan(step, jnp.zeros_like(xs[0]), xs)[0])
+            def fold(total, row):
+                return total + limited(row) * limited(params["b"]), ()
 
-    params = {"w": kernel(rng, 3, 3), "b": kernel(rng, 3), "s": 0.5}
-    return loss, params, rows(rng, 4, 3)
+            return jnp.tanh(h @ w + x * jax.lax.scan(fold, params["b"], w)[0]), ()
+
+        given = xs, params["each"]
+        return sines(jax.lax.scan(step, jnp.zeros_like(xs[0]), given)[0])
+
+    each = np.array([0.5, -1.0, 1.5, 0.7])
+    return loss, {"w": kernel(rng, 3, 3), "b": kernel(rng, 3), "each": each}, rows(rng, 4, 3)
 
 
 @case

@@ -104,6 +104,16 @@ def test_tiny_factors_do_not_vanish(engine, blocks):
     assert expected * (1 - 1e-6) <= norms[0] <= expected * 1.01
 
 
+@pytest.mark.parametrize("engine", GHOSTS)
+def test_wide_rows_of_huge_numbers_are_not_dropped(engine):
+    """The square of such a row overflows, its norm does not; the gradient is formed."""
+    w, x, b = jnp.zeros((1024, 3)), jnp.full((1, 64, 1024), 1e18), jnp.ones((1, 64, 3))
+    assert dpjax.explain(products, w, (x[0], b[0])).leaves[0].method == "form"
+    norms, _ = norms_and_sum(products, w, (x, b), engine)
+    expected = 64e18 * np.sqrt(3 * 1024)
+    assert expected * (1 - 1e-6) <= float(norms[0]) <= expected * 1.001
+
+
 @pytest.mark.parametrize("k", [4096, 50_000])
 def test_constant_inputs_of_any_width(k):
     """Where an inner product in float32 is furthest off; the norm must not be too small."""
