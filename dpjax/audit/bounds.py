@@ -72,9 +72,11 @@ def bound_of_draws(
         at = _thresholds(first, second)
         # One more: a score that no draw has reached yet is not impossible for that.
         promise = epsilon(_above(first, at), np.minimum(_above(second, at) + 1 / len(second), 1))
-        # Of those that promise nearly as much the middle one: at the edges few draws decide.
-        good = np.flatnonzero(promise >= promise.max() - 0.02)
-        place = good[len(good) // 2]
+        # Of those that promise nearly as much the middle one: at the edges few draws decide. Of
+        # names the highest: where scores without the canary end, a little further is much rarer.
+        room, part = (0.02, 0.5) if suspects == 1 else (0.1, 1.0)
+        good = np.flatnonzero(promise >= promise.max() - room)
+        place = good[int(part * (len(good) - 1))]
         best = max(best, (float(promise.max()), float(at[place]), exchanged))
     _, threshold, exchanged = best
     shares = (_above(x, np.array([threshold])) for x in _worlds(with_canary, without, exchanged))

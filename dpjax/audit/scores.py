@@ -162,6 +162,9 @@ def _centre_and_scale(without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not len(kept):
         return np.zeros(without.shape[1]), np.ones(without.shape[1])
     spread = kept.std(0)
+    # Deviations that differ by chance alone are one: a tail that is cut ends at one place then.
+    alike = np.abs(spread - np.median(spread)) <= 4 * np.median(spread) / np.sqrt(2 * len(kept))
+    spread = np.where(alike, spread[alike].mean() if alike.any() else 0.0, spread)
     return kept.mean(0), spread + 1e-9 * spread.max() + 1e-30
 
 

@@ -90,6 +90,13 @@ def test_the_largest_coordinate_is_named_by_its_deviations():
     np.testing.assert_allclose(scores, [5.5, 5.5, 7.5, 7.5], rtol=0.03)
 
 
+def test_deviations_that_differ_by_chance_are_one():
+    noise = RNG.standard_normal((30_000, 8)) * np.repeat([1.0, 1.5], [6, 2])
+    scale = LargestCoordinate.fit(noise, noise[:, None]).scale
+    assert len(set(scale[:6])) == 1
+    np.testing.assert_allclose(scale, np.repeat([1.0, 1.5], [6, 2]), rtol=0.02)
+
+
 @pytest.mark.parametrize("fit", [NearestAtom.fit, LargestCoordinate.fit])
 def test_guesses_survive_what_is_not_finite(fit):
     releases = np.array([[np.nan] * 4, [np.inf, 0, 0, 0], [0, 1e300, 0, 0]])
