@@ -29,10 +29,10 @@ def bound_of_draws(
     draws that the limits are not computed from.
 
     With suspects, the canary of each draw was one of m, all as often, and a score counts only if
-    the attack also named the right one: where it did not, the score is below all others. Without
-    the canary the name is right once in m times whatever the release, so that the second
-    probability is ``P(score > t | without) / m``: this shows breaks that are m times rarer than one
-    in the number of draws.
+    the attack also named the right one: where it did not, the score is -inf. Without the canary the
+    name is right once in m times whatever the release, so that the second probability is
+    ``P(score > t | without) / m``: this shows breaks that are m times rarer than one in the number
+    of draws.
 
     Args:
         with_canary: a score for each draw with the canary.
@@ -95,7 +95,8 @@ def _thresholds(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns scores over their whole range, and all that are highest."""
     every = np.sort(np.concatenate([first, second]))
     even = every[np.linspace(0, len(every) - 1, _CANDIDATES).astype(int)]
-    return np.unique(np.concatenate([even, every[-_CANDIDATES:], np.sort(second)[-_CANDIDATES:]]))
+    at = np.unique(np.concatenate([even, every[-_CANDIDATES:], np.sort(second)[-_CANDIDATES:]]))
+    return at[np.isfinite(at)]  # -inf is a name that was wrong, and never counts
 
 
 def _above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

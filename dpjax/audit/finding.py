@@ -24,7 +24,7 @@ class Finding:
         tried: how many bounds hold together with that confidence; the best is reported.
         delta: the delta of both.
         draws: how many scores there are of each world.
-        included: scores with the canary.
+        included: scores with the canary; -inf where the attack named another one.
         excluded: scores without it.
         claim_at: the epsilon that is claimed at another delta.
     """

@@ -107,8 +107,8 @@ def audit_release(
 ) -> Finding:
     """Returns a lower bound on the epsilon of what is released for some neighbouring pairs.
 
-    Every pair, and a few of random norms, is tried with every score on pilot draws; the best pair
-    of each score is used on fresh draws. Two more scores guess which of sixteen canaries it was: by
+    Every pair, and a few of random norms, is tried with two scores on pilot draws; the best pair is
+    used with both on fresh draws. Two more scores guess which of sixteen canaries it was: by
     the nearest noiseless release, and by the largest coordinate. All four are bounded at several
     deltas, each with an equal share of the risk. What is reported is the best at `audit.delta`, or
     if that refutes nothing, the one that refutes the claim most.
@@ -128,10 +128,9 @@ def audit_release(
     draw = releases_of(subject, rate)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(pilot)).ravel())
     tried = [*pairs, *random_pairs(rng, pairs[0].steps)]
-    attacks = [attack for pair in tried for attack in _attacks(draw, pair, pilot, audit, claimed)]
-    scored = [
-        _scored(draw, _best(attacks, kind), jax.random.split(fitted), audit) for kind in _FITS
-    ]
+    attacks = _attacks(draw, tried, pilot, audit, claimed)
+    best = max(attacks, key=lambda attack: attack.promise)
+    scored = _scored(draw, best, jax.random.split(fitted), audit)
     scored += _guessed(draw, _loudest(attacks), jax.random.split(guessed), audit)
     each = 1 - (1 - audit.confidence) / (len(scored) * len(deltas))
     found = [
@@ -162,8 +161,7 @@ def audit_release(
 
 class _Attack(NamedTuple):
     pair: Pair
-    kind: str
-    score: Fitted
+    scores: dict[str, Fitted]
     promise: float
     shift: float
 
@@ -184,27 +182,32 @@ _GUESSES: dict[str, Callable[[np.ndarray, np.ndarray], Guess]] = {
 
 
 def _attacks(
-    draw: Draw, pair: Pair, key: jax.Array, audit: StepAudit, claimed: Mapping[float, Claim]
+    draw: Draw,
+    pairs: Sequence[Pair],
+    key: jax.Array,
+    audit: StepAudit,
+    claimed: Mapping[float, Claim],
 ) -> list[_Attack]:
     """Returns the scores that half of the pilot draws gave, and what the other half promises."""
-    worlds = [draw(pair, bool(w), jax.random.fold_in(key, w), audit.pilot) for w in (0, 1)]
     half = audit.pilot // 2
+    without: dict[bytes, np.ndarray] = {}  # the same for all pairs with the same others
     found = []
-    for kind, fit in _FITS.items():
-        score = fit(*(world[:half] for world in worlds))
-        zeros, ones = (score(world[half:]) for world in worlds)
-        promise = max(
-            bound_of_draws(ones, zeros, 0.9, delta) / max(claimed[delta].epsilon, 0.1)
-            for delta in {audit.delta, _MIDDLE}
-        )
+    for pair in pairs:
+        place = pair.others.tobytes()
+        if place not in without:
+            without[place] = draw(pair, False, jax.random.fold_in(key, 0), audit.pilot)
+        worlds = (without[place], draw(pair, True, jax.random.fold_in(key, 1), audit.pilot))
+        scores = {kind: fit(*(world[:half] for world in worlds)) for kind, fit in _FITS.items()}
+        promise = 0.0
+        for score in scores.values():
+            zeros, ones = (score(world[half:]) for world in worlds)
+            for delta in (audit.delta, _MIDDLE):
+                bound = bound_of_draws(ones, zeros, 0.9, delta)
+                promise = max(promise, bound / max(claimed[delta].epsilon, 0.1))
         gradients = [_gradients(world, pair.steps) for world in worlds]
         shift = NearestAtom.fit(gradients[0], gradients[1][:, None]).atoms
-        found.append(_Attack(pair, kind, score, promise, float(np.linalg.norm(shift))))
+        found.append(_Attack(pair, scores, promise, float(np.linalg.norm(shift))))
     return found
-
-
-def _best(attacks: Sequence[_Attack], kind: str) -> _Attack:
-    return max((a for a in attacks if a.kind == kind), key=lambda a: a.promise)
 
 
 def _loudest(attacks: Sequence[_Attack]) -> Pair:
@@ -213,14 +216,23 @@ def _loudest(attacks: Sequence[_Attack]) -> Pair:
     return max(heard, key=lambda a: a.shift).pair
 
 
-def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> _Scores:
-    def scores(key: jax.Array, world: int, count: int) -> np.ndarray:
-        return attack.score(draw(attack.pair, bool(world), jax.random.fold_in(key, world), count))
+def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> list[_Scores]:
+    """Returns what both scores make of the best pair."""
 
-    choosing = [scores(keys[0], world, _MORE * audit.pilot) for world in (1, 0)]
-    included, excluded = (scores(keys[1], world, audit.draws) for world in (1, 0))
-    detail = f"{attack.pair.name}; {attack.kind}"
-    return _Scores(detail, included, excluded, 1, (choosing[0], choosing[1]))
+    def worlds(key: jax.Array, count: int) -> list[np.ndarray]:
+        return [draw(attack.pair, w, jax.random.fold_in(key, w), count) for w in (True, False)]
+
+    pilot, final = worlds(keys[0], _MORE * audit.pilot), worlds(keys[1], audit.draws)
+    return [
+        _Scores(
+            f"{attack.pair.name}; {kind}",
+            score(final[0]),
+            score(final[1]),
+            1,
+            (score(pilot[0]), score(pilot[1])),
+        )
+        for kind, score in attack.scores.items()
+    ]
 
 
 def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[_Scores]:
@@ -235,7 +247,7 @@ def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[
     def scores(guess: Guess, ones: np.ndarray, zeros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         (names, ones), (_, zeros) = guess(ones), guess(zeros)
         wrong = names != np.arange(len(names)) % suspects
-        return np.where(wrong, min(ones.min(), zeros.min()) - 1, ones), zeros
+        return np.where(wrong, -np.inf, ones), zeros
 
     count = -(-_MORE * audit.pilot // suspects) * suspects
     pilot = [gradients(keys[0], world, count) for world in (1, 0)]

@@ -36,7 +36,7 @@ def _draw_attacks(rows: Sequence[Row], output: str) -> None:
 def _draw_scores(axes: Any, row: Row) -> None:
     included, excluded = row.finding.included, row.finding.excluded
     both = np.concatenate([included, excluded])
-    low, high = np.quantile(both, [0.001, 0.999])
+    low, high = np.quantile(both[np.isfinite(both)], [0.001, 0.999])
     bins = np.linspace(low, high if high > low else low + 1, 60)
     for scores, label, colour in (
         (excluded, "without the canary", figures.COLOURS[0]),

@@ -41,7 +41,7 @@ def lineup(count, seed, suspects=16, mu=1.0, cut=np.inf):
     places = np.argmax(np.abs(ones), axis=1)
     found = ones[np.arange(count), places]
     right = (places == which // 2) & (found * sign > 0)
-    return np.where(right, np.abs(found), -1.0), np.abs(zeros).max(1)
+    return np.where(right, np.abs(found), -np.inf), np.abs(zeros).max(1)
 
 
 def test_naming_one_of_many_is_below_the_truth_and_shows_what_is_rare():
@@ -54,6 +54,17 @@ def test_naming_one_of_many_is_below_the_truth_and_shows_what_is_rare():
     scores = lineup(100_000, 0, cut=4.0)
     assert bound_of_draws(*scores, 0.999, 1e-4, 16) > claim
     assert bound_of_draws(*scores, 0.999, 1e-4) < claim
+
+
+def test_a_wrong_name_never_counts():
+    """Whatever threshold the choosing draws ask for, even one below every score."""
+    low = (np.full(500, -9.0), np.full(500, -np.inf))
+    rng = np.random.default_rng(0)
+    zeros = rng.random(20_000)
+    assert bound_of_draws(np.full(20_000, -np.inf), zeros, 0.99, 0.1, 16, choosing=low) == 0
+    # Right as often as by chance, with scores as without the canary.
+    ones = np.where(np.arange(20_000) % 16 == 0, rng.random(20_000), -np.inf)
+    assert bound_of_draws(ones, zeros, 0.99, 1e-3, 16, choosing=(ones, zeros)) < 0.05
 
 
 def test_scores_that_choose_are_not_counted():

@@ -6,7 +6,7 @@ import pytest
 
 from dpjax import methods
 from dpjax.audit import SUBJECTS, AuditPlan, StepAudit, audit_named, audit_step, claim_of, watched
-from dpjax.audit.pairs import PAIRS
+from dpjax.audit.pairs import PAIRS, lineup_like, random_pairs
 from dpjax.audit.releases import BATCH_SIZE, releases_of
 from dpjax.methods.table import constructors
 
@@ -79,6 +79,27 @@ def test_watching_changes_nothing_that_is_released(name):
     both = np.hstack([seen[:, :width], seen[:, width + statistics : 2 * width + statistics]])
     np.testing.assert_array_equal(both, plain)
     assert statistics == {"dc_sgd_p": 20, "global_adapt": 1}[name]
+
+
+def test_some_canaries_have_opposite_signs_in_their_leaves():
+    """Noise that leaves share, with any correlation above 0, is weaker along these."""
+    shared = np.kron([[1.0, 0.6], [0.6, 1.0]], np.eye(4))
+    unit = [p.canary[0] / np.linalg.norm(p.canary[0]) for p in PAIRS if "opposed" in p.name]
+    assert len(unit) >= 2
+    for u in unit:
+        assert u @ shared @ u == pytest.approx(0.4, rel=1e-4)
+
+
+def test_lineup_is_told_apart_and_random_norms_differ():
+    lineup = lineup_like(HUGE.repeated(2))
+    assert len(lineup) == 16
+    assert all(pair.steps == 2 for pair in lineup)
+    vectors = np.stack([pair.canary[0] for pair in lineup]) / 1e4
+    np.testing.assert_allclose(
+        vectors @ vectors.T, np.kron(np.eye(8), [[1, -1], [-1, 1]]), atol=1e-3
+    )
+    norms = {np.linalg.norm(p.canary[0]) for p in random_pairs(np.random.default_rng(0), 1)}
+    assert len(norms) == 4
 
 
 def test_releases_are_what_the_formula_says():

@@ -35,7 +35,7 @@ def test_the_table_as_a_page_and_arguments_of_a_method(tmp_path, capsys, monkeyp
     flags = [*FEW, "--set", "z=2.0", "--report", "audit.md"]
     assert main(["audit", "--method", "global_", *flags]) == 0
     page = (tmp_path / "audit.md").read_text()
-    assert "| global_ | step | 3.139 |" in page
+    assert "| global_ | step | 0.001 | 3.139 |" in page
     assert "dpjax audit --method global_ --quick --set z=2.0 --attack step" in page
     assert (tmp_path / "audit-global_.png").exists()
 
