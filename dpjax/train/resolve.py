@@ -5,7 +5,6 @@ from typing import Any
 
 from dpjax import accounting
 from dpjax.accounting import Budget, Ledger
-from dpjax.accounting.missing_mass import delta_left
 from dpjax.accounting.relation import SUPPORTED, relation_of
 from dpjax.mechanism import Mechanism
 from dpjax.methods import Method
@@ -105,10 +104,6 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
     accountant = _accountant(experiment, sampling)
     method, calibrated = _method(experiment, sampling, steps, delta, accountant, facts)
     allowed = steps if calibrated else _allowed(experiment, method, sampling, steps, delta)
-    if method.guarantee.private:
-        # Noise that does not reach far enough for any epsilon is refused now, not on the way.
-        happened = accounting.event(method, sampling, allowed, accountant=accountant)
-        delta_left(happened, happened.neighboring_relation, delta, accountant)
     resolved = replace(
         experiment,
         data=replace(experiment.data, examples=dataset_size),

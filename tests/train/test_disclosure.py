@@ -160,8 +160,11 @@ def test_a_rate_in_place_of_a_batch_size_is_told_so():
         dpjax.privatize(mechanism, 0.1, jax.random.key(0))
 
 
-def test_noise_that_reaches_no_epsilon_is_refused_before_the_first_step():
+def test_noise_that_reaches_no_epsilon_says_so(tmp_path):
     """At sigma 0.05 an example moves a coordinate by 20 sigma, and the noise ends at 11.6."""
-    with pytest.raises(ValueError, match=r"the noise ends at 11\.6 standard deviations"):
-        program(method__noise_multiplier=0.05, privacy__epsilon="none")
-    assert program(method__noise_multiplier=0.5, privacy__epsilon="none").plan.private
+    own = experiment(method__noise_multiplier=0.05, privacy__epsilon="none")
+    (result,) = train(own, images(), out=tmp_path / "run")
+    assert result.epsilon == math.inf
+    statement = (tmp_path / "run" / "statement.md").read_text()
+    assert "No guarantee: delta = " in statement
+    assert "the noise ends at 11.6 standard deviations" in statement
