@@ -1,7 +1,7 @@
 """The mechanism: rule, threshold, noise and groups. One object runs and is accounted."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
@@ -93,7 +93,7 @@ class Mechanism(_MechanismRecord):
     threshold: Any
     noise_multiplier: Any
     groups: Any = None
-    full_batch: bool | None = None
+    full_batch: bool | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Checks the fields against each other."""
