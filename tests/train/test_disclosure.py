@@ -163,7 +163,7 @@ def test_a_rate_in_place_of_a_batch_size_is_told_so():
 def test_noise_that_reaches_no_epsilon_says_so(tmp_path):
     """At sigma 0.05 an example moves a coordinate by 20 sigma, and the noise ends at 11.6."""
     own = experiment(method__noise_multiplier=0.05, privacy__epsilon="none")
-    (result,) = train(own, images(), out=tmp_path / "run")
+    (result,) = train(own, DATA, tmp_path / "run")
     assert result.epsilon == math.inf
     statement = (tmp_path / "run" / "statement.md").read_text()
     assert "No guarantee: delta = " in statement
