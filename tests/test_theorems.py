@@ -10,8 +10,9 @@ to the gradient and "decoupled" decay added to the optimizer's output:
 - theorem 2, adaptive, decoupled: lr' = lr, decay' = decay.
 
 The tests fix (lr', decay') and derive (lr, decay) from R. Theorem 2 takes an adaptive optimizer's
-epsilon for 0: the cases below take 1e-30, since a coordinate may be exactly 0 on the noise's grid, and
-what the defaults do is tested apart. Batches are fresh in every step, both paths share the noise key.
+epsilon for 0: the cases below take 1e-30, since a coordinate may be exactly 0 on the noise's grid;
+what the defaults do is tested apart. Batches are fresh in every step, both paths share the noise
+key.
 """
 
 import functools
