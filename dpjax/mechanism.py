@@ -1,7 +1,7 @@
 """The mechanism: rule, threshold, noise and groups. One object runs and is accounted."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
@@ -67,8 +67,8 @@ class Mechanism(_MechanismRecord):
             scalar threshold C over G groups means C / sqrt(G) each; the bound is always the root
             of the summed squares of the groups' bounds: C for clipping, sqrt(G) times the scale
             for `global_adapt`, whose bound does not follow its threshold.
-        full_batch: whether every example takes part in every step, as momentum that is stored per
-            example makes it; then no sampling is accepted. A `Method` with such momentum sets it.
+        full_batch: True if every example takes part in every step, as momentum that is stored per
+            example makes it: then no sampling is accepted. A `Method` with such momentum sets it.
 
     Privacy:
         Bound: `bound` per example, proven by the rule. Relation: add or remove one example; under
@@ -93,14 +93,14 @@ class Mechanism(_MechanismRecord):
     threshold: Any
     noise_multiplier: Any
     groups: Any = None
-    full_batch: bool = False
+    full_batch: bool | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Checks the fields against each other."""
         if not isinstance(self.rule, Rule):
             raise TypeError(f"rule = {self.rule!r}: expected a rule of dpjax.rules")
-        if not isinstance(self.full_batch, bool):
-            raise TypeError(f"full_batch = {self.full_batch!r}: expected True or False")
+        if self.full_batch is not None and self.full_batch is not True:
+            raise TypeError(f"full_batch = {self.full_batch!r}: expected True or None")
         self._set(
             groups=normalised_groups(self.groups),
             noise_multiplier=schedules.number_or_schedule(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import chex
 import jax
@@ -206,6 +206,18 @@ class Poisson(Sampling):
         0.01
         """
         return cls(None, dataset_size, rate=rate)
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed; the rate follows the sizes, or they follow it.
+
+        >>> Poisson(10, 100).replace(batch_size=20).rate
+        0.2
+        """
+        if "rate" in changes:
+            changes.setdefault("batch_size", None)
+        elif changes and self.batch_size is not None:
+            changes["rate"] = None
+        return super().replace(**changes)
 
     def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
         return _below_rate(key, rows, self.rate)

@@ -66,8 +66,7 @@ def test_every_row_at_most_once_and_round_trip(name):
 def test_poisson_inclusion_independence_and_size():
     drawn = membership(SAMPLERS["poisson"])
     assert np.abs(z_scores(drawn, 0.2, 0.16)).max() < 5
-    assert np.abs(z_scores(drawn, 0.19, 0.16)).min() > 1  # a rate five per cent off is seen
-    assert np.abs(z_scores(drawn, 0.19, 0.16)).mean() > 3
+    assert np.abs(z_scores(drawn, 0.19, 0.16)).mean() > 3  # a rate five per cent off is seen
     pairs = np.corrcoef(drawn.T)[np.triu_indices(N, 1)] * np.sqrt(DRAWS)
     assert np.abs(pairs).max() < 5.5
     sizes = drawn.sum(axis=1)

@@ -1,6 +1,7 @@
 """Theorems 1 and 2 of Automatic Clipping (Bu et al. 2023), with the optimizers of optax.
 
-AUTO-V and AUTO-S at threshold R release exactly R times what they release at 1, noise included. So
+AUTO-V and AUTO-S at threshold R release exactly R times what they release at 1, noise included (for
+R a power of two; for others, to the noise's grid, which has powers of two for its spacing). So
 (R, lr, weight decay) walks the path of (1, lr', weight decay'), where, with "coupled" decay added
 to the gradient and "decoupled" decay added to the optimizer's output:
 
@@ -9,8 +10,9 @@ to the gradient and "decoupled" decay added to the optimizer's output:
 - theorem 2, adaptive, decoupled: lr' = lr, decay' = decay.
 
 The tests fix (lr', decay') and derive (lr, decay) from R. Theorem 2 takes an adaptive optimizer's
-epsilon for 0: so do the cases below (safe here, since noise leaves no coordinate at 0), and what
-the defaults do is tested apart. Batches are fresh in every step, both paths share the noise key.
+epsilon for 0: the cases below take 1e-30, since a coordinate may be exactly 0 on the noise's grid;
+what the defaults do is tested apart. Batches are fresh in every step, both paths share the noise
+key.
 """
 
 import functools
@@ -29,10 +31,13 @@ from dpjax import rules
 
 BATCH, STEPS, SIGMA = 16, 20, 0.5
 RULES = {"auto_v": rules.auto_v(), "auto_s": rules.auto_s(gamma=0.01)}
-RADII = (0.1, 3.0, 50.0)
+# Powers of two: the noise's grid scales with R exactly for them, and to a sixteenth otherwise.
+RADII = (0.125, 4.0, 64.0)
 # Bounds on `gap`, relative to the distance walked. In float32 (eps 1.2e-7), after 20 steps, equal
 # paths were seen to differ by at most 2.3e-7; unequal ones, where eps is not the cause, by 1.7e-2.
 EQUAL, UNEQUAL = 2e-6, 5e-3
+
+ZERO = 1e-30  # an adaptive optimizer's eps: nothing beside R g, and no division by 0
 
 DECOUPLED = "theorem 2, decoupled"
 # How (lr, decay) at R follow from (lr', decay') at 1.
@@ -60,27 +65,27 @@ HOLDS = {
     "heavy ball": Case("theorem 1", 0.1, coupled(lambda lr: optax.sgd(lr, 0.9))),
     "nesterov": Case("theorem 1", 0.1, coupled(lambda lr: optax.sgd(lr, 0.9, nesterov=True))),
     # First moment over the root of the second, both from 0: R / sqrt(R^2). AdaMax: R / |R|.
-    "adam": Case("theorem 2", 0.05, coupled(lambda lr: optax.adam(lr, eps=0.0))),
-    "nadam": Case("theorem 2", 0.05, coupled(lambda lr: optax.nadam(lr, eps=0.0))),
-    "adamax": Case("theorem 2", 0.05, coupled(lambda lr: optax.adamax(lr, eps=0.0))),
+    "adam": Case("theorem 2", 0.05, coupled(lambda lr: optax.adam(lr, eps=ZERO))),
+    "nadam": Case("theorem 2", 0.05, coupled(lambda lr: optax.nadam(lr, eps=ZERO))),
+    "adamax": Case("theorem 2", 0.05, coupled(lambda lr: optax.adamax(lr, eps=ZERO))),
     # Gradient over the root of the sum of squares, if that sum starts at 0; it does not by default.
-    "adagrad": Case("theorem 2", 0.1, coupled(lambda lr: optax.adagrad(lr, 0.0, eps=0.0))),
+    "adagrad": Case("theorem 2", 0.1, coupled(lambda lr: optax.adagrad(lr, 0.0, eps=ZERO))),
     # Gradient over its own norm, per leaf, if no leaf is 0. Optax's decay is added to the gradient
     # before that, so it is coupled; eps is 0 by default.
     "lars": Case("theorem 2", 40.0, optax.lars),
     # Optax adds these two's decay to Adam's output, which does not know of R.
-    "adamw": Case(DECOUPLED, 0.05, lambda lr, wd: optax.adamw(lr, eps=0.0, weight_decay=wd)),
-    "lamb": Case(DECOUPLED, 0.05, lambda lr, wd: optax.lamb(lr, eps=0.0, weight_decay=wd)),
+    "adamw": Case(DECOUPLED, 0.05, lambda lr, wd: optax.adamw(lr, eps=ZERO, weight_decay=wd)),
+    "lamb": Case(DECOUPLED, 0.05, lambda lr, wd: optax.lamb(lr, eps=ZERO, weight_decay=wd)),
 }
 TINY = 1e-20
 OTHERS = {
-    "radam": Case("theorem 2", 0.2, coupled(lambda lr: optax.radam(lr, eps=0.0))),
+    "radam": Case("theorem 2", 0.2, coupled(lambda lr: optax.radam(lr, eps=ZERO))),
     "adadelta": Case("theorem 2", 10.0, coupled(optax.adadelta)),
     "adadelta, tiny eps": Case(
         "theorem 2", 0.01, coupled(lambda lr: optax.adadelta(lr / TINY**0.5, eps=TINY))
     ),
     "adagrad, default accumulator": Case(
-        "theorem 2", 0.3, coupled(lambda lr: optax.adagrad(lr, eps=0.0))
+        "theorem 2", 0.3, coupled(lambda lr: optax.adagrad(lr, eps=ZERO))
     ),
     "adagrad, default eps": Case("theorem 2", 0.1, coupled(lambda lr: optax.adagrad(lr, 0.0))),
     "adam, default eps": Case("theorem 2", 0.05, coupled(optax.adam)),
@@ -235,7 +240,7 @@ def test_adadelta_is_a_counter_example_by_its_eps(rule):
     The numerator's eps does not meet R, but sets the step: with eps = 0 nothing moves. The
     denominator's is compared with R^2 g^2. With eps -> 0 and lr ~ 1 / sqrt(eps), it obeys.
     """
-    assert gap("adadelta", rule, 0.1) > UNEQUAL
+    assert gap("adadelta", rule, 0.125) > UNEQUAL
     assert all(gap("adadelta", rule, r) > 100 * EQUAL for r in RADII)
     assert all(gap("adadelta, tiny eps", rule, r) < EQUAL for r in RADII)
 
@@ -255,21 +260,21 @@ def test_lars_is_a_counter_example_on_a_zero_leaf(rule):
     are equal.
     """
     start = {**network(), "b1": jnp.zeros(8)}  # b1 comes first of the ravelled leaves
-    one, other = (path("lars", rule, radius, start=start)[0] for radius in (1.0, 3.0))
-    np.testing.assert_allclose(other[:8], 3.0 * one[:8], rtol=1e-4)
+    one, other = (path("lars", rule, radius, start=start)[0] for radius in (1.0, 4.0))
+    np.testing.assert_allclose(other[:8], 4.0 * one[:8], rtol=1e-4)
     np.testing.assert_allclose(other[8:], one[8:], rtol=1e-4, atol=1e-6)
-    assert gap("lars", rule, 3.0, start=start) > UNEQUAL
+    assert gap("lars", rule, 4.0, start=start) > UNEQUAL
 
 
 @both_rules
 def test_default_eps_breaks_theorem_2_at_small_thresholds(rule):
     """An eps is compared with R times a gradient, here about 0.06 R per coordinate.
 
-    AdaGrad's 1e-7 is compared with the *square*, so that already R = 0.1 shows; LAMB's 1e-6 and
+    AdaGrad's 1e-7 is compared with the *square*, so that already R = 1/8 shows; LAMB's 1e-6 and
     Adam's 1e-8 are not. At R >= 1, Adam's is lost in rounding.
     """
-    assert gap("adagrad, default eps", rule, 0.1) > 100 * EQUAL
-    assert gap("adagrad, default eps", rule, 1e-4) > UNEQUAL
-    assert gap("lamb, default eps", rule, 1e-4) > UNEQUAL
-    assert gap("adam, default eps", rule, 1e-4) > 100 * EQUAL
-    assert gap("adam, default eps", rule, 50.0) < EQUAL
+    assert gap("adagrad, default eps", rule, 0.125) > 100 * EQUAL
+    assert gap("adagrad, default eps", rule, 2.0**-13) > UNEQUAL
+    assert gap("lamb, default eps", rule, 2.0**-13) > UNEQUAL
+    assert gap("adam, default eps", rule, 2.0**-13) > 100 * EQUAL
+    assert gap("adam, default eps", rule, 64.0) < EQUAL

@@ -1,5 +1,6 @@
 """What one run has released so far, on disk before it happens and after it did."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -7,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from dpjax.accounting import Ledger, Steps, privacy_statement
+from dpjax.accounting.missing_mass import NoEpsilonError
 from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.statement import NOT_COUNTED
 from dpjax.privatize import Released
@@ -69,9 +71,17 @@ class Book:
             self.folder.write_ledger(ledger)
 
     def epsilon(self, step: int) -> float | None:
-        """Returns what was spent up to a step; None without a guarantee."""
+        """Returns what was spent up to a step; None without a guarantee.
+
+        It is infinite where the noise is so small that no epsilon holds at this delta.
+        """
         ledger = self.ledger(step)
-        return None if ledger is None else ledger.upper_epsilon(self.plan.delta, self._accountant)
+        if ledger is None:
+            return None
+        try:
+            return ledger.upper_epsilon(self.plan.delta, self._accountant)
+        except NoEpsilonError:
+            return math.inf
 
     def evaluated(self, step: int, scores: Scores, released: Released, epsilon: Any) -> None:
         """Writes the public numbers of an evaluation."""
@@ -95,9 +105,12 @@ class Book:
         if ledger is None:
             name, why = self.plan.experiment.data.name, self.plan.method.guarantee.statement
             return f"# Privacy statement: {name}\n\n{why}\n"
-        counted = privacy_statement(
-            ledger, self.plan.delta, self._accountant, (*NOT_COUNTED, *self._also_not_counted())
-        )
+        excluded = (*NOT_COUNTED, *self._also_not_counted())
+        try:
+            counted = privacy_statement(ledger, self.plan.delta, self._accountant, excluded)
+        except NoEpsilonError as error:
+            name = self.plan.experiment.data.name
+            return f"# Privacy statement: {name}\n\nNo guarantee: {error}.\n"
         return counted if self.plan.experiment.run.seed is None else _SEEDED + counted
 
     def _also_not_counted(self) -> list[str]:

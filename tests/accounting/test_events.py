@@ -359,7 +359,7 @@ def test_so_is_its_mechanism_wherever_it_is_accounted(sampling):
     with pytest.raises(ValueError, match=r"stored per example: expected FullBatch"):
         largest_batch(bare, 1000, 10, 1.0, DELTA)
     assert epsilon(bare, FullBatch(), 10, DELTA, "rdp") > 0
-    for bad in (1, None, "yes"):
+    for bad in (1, False, "yes"):
         with pytest.raises(TypeError, match="full_batch = "):
             bare.replace(full_batch=bad)
 

@@ -12,7 +12,7 @@ from dpjax.cli import report
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, SMALL, data, printed, refused
 
-METHOD, POISSON = dpjax.methods.dp_sgd(1.1), Poisson.with_rate(0.01)
+METHOD, POISSON = dpjax.methods.dp_sgd(1.1), Poisson(10, 1000)
 EPSILON = ("epsilon", *SMALL)
 
 

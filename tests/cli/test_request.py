@@ -29,7 +29,7 @@ def test_plain_forms_equal_names(capsys, written):
         "kind = 'Mechanism'\nrule = { kind = 'abadi' }\nthreshold = 1.0\nnoise_multiplier = 1.1\n"
     )
     sampling = "dataset_size = 1000\nsteps = 50\naccountant = 'rdp'\nsampling = "
-    sampling += "{ kind = 'Poisson', rate = 0.01 }\n"
+    sampling += "{ kind = 'Poisson', batch_size = 10, dataset_size = 1000 }\n"
     expected = data(capsys, EPSILON)
     method = f"[method]\nkind = 'Method'\nname = 'dp_sgd'\n[method.mechanism]\n{mechanism}"
     assert data(capsys, written(sampling + method)) == expected
@@ -54,7 +54,7 @@ def test_flags_override_the_file(capsys, written):
     other = data(capsys, [*file, "--method", "psac", "--set", "r=0.5", "--noise-multiplier", "3"])
     assert other["method"] == dpjax.methods.psac(3.0, r=0.5).to_plain()
     full = data(capsys, [*file, "--sampling", "full", "--delta", "1/N"])
-    assert full["sampling"] == {"kind": "FullBatch"}
+    assert full["sampling"] == {"kind": "FullBatch", "dataset_size": 1000}
     assert (full["delta"], full["delta_is_default"]) == (1 / 1000, False)
 
 

@@ -103,7 +103,7 @@ def whole_step(tree, batch, chunk):
 
     @jax.jit
     def run(scales, mask):
-        grads = dpjax.per_example_grads(loss, chunk=chunk)(params, scales, mask)
+        grads = dpjax.per_example_grads(loss, chunk=chunk)(params, scales, mask=mask)
         total = dpjax.clipped_sum(mechanism, grads, tx.init(params)).gradient
         return grads.norms, total, tx.update(grads, tx.init(params), params)[0]
 

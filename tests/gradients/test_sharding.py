@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import dpjax
 from tests.gradients import softmax
 from tests.gradients.compare import assert_close
+from tests.gradients.drawn import drawn_of, rows_of
 
 DEVICES, ROWS = 8, 48
 PARAMS = softmax.make_params()
@@ -37,10 +38,10 @@ def mesh():
     return jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def private_step(mechanism, chunk, axis_name, params, state, data, **drawn):
+def private_step(mechanism, chunk, axis_name, params, state, data, drawn=None):
     grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)
     tx = dpjax.privatize(mechanism, ROWS, KEY, axis_name)
-    return tx.update(grads_of(params, data, **drawn), state, params)
+    return tx.update(grads_of(params, data, drawn), state, params)
 
 
 def initial_state(mechanism):
@@ -118,8 +119,8 @@ def test_each_device_may_draw_its_own_number_of_rows(mesh, split):
     used = np.concatenate([rows[:n] for rows, n in zip(in_data, counts, strict=True)])
 
     def step(params, state, data, indices, count):
-        drawn = {"indices": indices[0], "count": count[0]}
-        return private_step(mechanism, 4, "data", params, state, data, **drawn)
+        drawn = drawn_of(indices[0], count[0], rows_of(data))
+        return private_step(mechanism, 4, "data", params, state, data, drawn)
 
     data_spec, indices = (P("data"), local) if split == "rows" else (P(), in_data)
     eight = sharded(mesh, step, data_spec, P("data"), P("data"))

@@ -81,7 +81,8 @@ def test_vmap_over_seeds_gives_independent_noise():
     together = jax.jit(jax.vmap(noise))(keys)
     apart = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(jax.jit(noise), keys))
     assert_close(together, apart)
-    assert len(np.unique(together["w"])) == together["w"].size
+    for one, other in ((0, 1), (0, 2), (1, 2)):  # on a grid, some are equal by chance
+        assert np.mean(together["w"][one] == together["w"][other]) < 0.2
 
 
 def test_vmap_over_parameters_data_and_dynamic_count():

@@ -78,11 +78,11 @@ def test_the_order_of_rows_does_not_matter():
 
 
 def test_limbs_do_not_overflow():
-    """128 rows of the largest product that is allowed, of either sign."""
-    for sign in (1.0, -1.0):
-        rows = np.full((128, 3), sign, np.float32)
-        found = twofloat.weighted_row_sum(jnp.ones(128), jnp.asarray(rows), jnp.float32(1.0))
-        assert exact(found).tolist() == [128 * sign] * 3
+    """Rows of the largest product that is allowed, of either sign, in full blocks and beyond."""
+    for sign, size in ((1.0, 128), (-1.0, 128), (0.9999999, 512)):
+        rows = np.full((size, 3), sign, np.float32)
+        found = twofloat.weighted_row_sum(jnp.ones(size), jnp.asarray(rows), jnp.float32(1.0))
+        np.testing.assert_allclose(exact(found), [size * float(np.float32(sign))] * 3, rtol=1e-12)
 
 
 def test_cancelling_rows_of_any_size():

@@ -146,7 +146,7 @@ def test_identity_is_of_what_is_released():
         ({"train.sampling": "fixed"}, "privacy.accountant = 'pld' with train.sampling = 'fixed'"),
         ({"method.name": "auto_dp_sgd"}, "No guarantee"),
         ({"method.name": "psasc_momentum_full_batch"}, "expected 'full'"),
-        ({"method.noise_multiplier": 0.05, "privacy.epsilon": 0.1}, "enough for one step"),
+        ({"method.noise_multiplier": 0.3, "privacy.epsilon": 0.1}, "enough for one step"),
         ({"method.thresh": 1.0}, "method.thresh: unknown; did you mean 'threshold'"),
     ],
 )

@@ -158,3 +158,13 @@ def test_a_rate_in_place_of_a_batch_size_is_told_so():
     mechanism = dpjax.Mechanism(dpjax.rules.abadi(), 1.0, 1.0)
     with pytest.raises(ValueError, match=r"expected_batch_size = 0.1: .*not a sampling rate"):
         dpjax.privatize(mechanism, 0.1, jax.random.key(0))
+
+
+def test_noise_that_reaches_no_epsilon_says_so(tmp_path):
+    """At sigma 0.05 an example moves a coordinate by 20 sigma, and the noise ends at 11.6."""
+    own = experiment(method__noise_multiplier=0.05, privacy__epsilon="none")
+    (result,) = train(own, DATA, tmp_path / "run")
+    assert result.epsilon == math.inf
+    statement = (tmp_path / "run" / "statement.md").read_text()
+    assert "No guarantee: delta = " in statement
+    assert "the noise ends at 11.6 standard deviations" in statement

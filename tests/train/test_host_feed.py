@@ -158,7 +158,7 @@ def test_training_on_parts_is_training_on_the_device(name):
             assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(updates))
             params, state = optax.apply_updates(params, updates), after
     assert min(sizes) == 0
-    assert max(sizes) > 4
+    assert max(sizes) > 2  # more than one part of two rows
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])

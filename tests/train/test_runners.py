@@ -188,18 +188,13 @@ class TestMesh:
         eight, _ = on_mesh(own, data).advance(begun(own), 2)
         assert_close(eight, one)
 
-    def test_rows_of_other_devices_would_be_noticed(self):
-        """The rejecting arm: every device reads global row numbers as its own."""
+    @pytest.mark.parametrize("axis", ["data", None])
+    def test_rows_of_other_devices_are_refused(self, axis):
+        """A device that would read row numbers of the whole data set as its own."""
         own = PLAIN("dp_sgd")
-        wrong = replace(own, axis="data", rows_per_device=None)
-        found, _ = self._lifted(wrong).advance(begun(own), STEPS)
-        with pytest.raises(AssertionError, match="Not equal to tolerance"):
-            assert_close(found, of_one_device("dp_sgd")[0], rtol=1e-3, atol=1e-3)
-
-    def test_one_noise_on_the_signal_of_each_device_is_refused(self):
-        own = PLAIN("dp_sgd")
-        with pytest.raises(ValueError, match="differ over mesh axis 'data' and the noise would"):
-            self._lifted(own).advance(begun(own), 1)
+        wrong = replace(own, axis=axis, rows_per_device=None)
+        with pytest.raises(ValueError, match="data has 12 rows: expected the 90 that Poisson"):
+            self._lifted(wrong).advance(begun(own), 1)
 
     def _lifted(self, wrong):
         mesh = on_mesh(PLAIN("dp_sgd"))
@@ -332,7 +327,7 @@ class TestMembers:
         first, second = self._noises(own, runner, roots)
         assert abs(np.mean(first * second)) < 5 / np.sqrt(first.size)
         same, shared = self._noises(own, runner, [KEY, KEY])
-        np.testing.assert_allclose(same, shared, atol=1e-3)  # the rejecting arm
+        np.testing.assert_allclose(same, shared, atol=0.1)  # the rejecting arm, on two grids
         for noise in (first, second, same):
             assert abs(np.mean(noise**2) - 1) < 5 * np.sqrt(2 / noise.size)
 
