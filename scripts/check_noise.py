@@ -21,6 +21,7 @@ import dpjax
 from dpjax import noise
 
 BEYOND = (4.0, 5.0, 5.5, 6.0)
+_SIZE = 2**22  # numbers in one draw
 
 
 def tail_counts(draw: Callable[[jax.Array], jax.Array], draws: int) -> np.ndarray:
@@ -28,18 +29,18 @@ def tail_counts(draw: Callable[[jax.Array], jax.Array], draws: int) -> np.ndarra
 
     Args:
         draw: ``draw(t) -> (k,)`` standard normals of step t.
-        draws: how many, at least.
+        draws: how many; a multiple of k.
     """
     limits = jnp.asarray(BEYOND)
     counted = jax.jit(lambda t: jnp.sum(jnp.abs(draw(t))[:, None] > limits, axis=0))
     each = jax.eval_shape(draw, jnp.int32(0)).shape[0]
     total = np.zeros(len(BEYOND), np.int64)
-    for t in range(-(-draws // each)):
+    for t in range(draws // each):
         total += np.asarray(counted(jnp.int32(t)), np.int64)
     return total
 
 
-def through_update(size: int = 2**22, seed: int = 0) -> Callable[[jax.Array], jax.Array]:
+def through_update(size: int = _SIZE, seed: int = 0) -> Callable[[jax.Array], jax.Array]:
     """Returns the noise that leaves `tx.update` for an empty batch at step t, over sigma."""
     mechanism = dpjax.Mechanism(dpjax.rules.abadi(), 1.0, 1.0)
     tx = optax.chain(dpjax.privatize(mechanism, 1.0, jax.random.key(seed)))
@@ -58,7 +59,7 @@ def through_update(size: int = 2**22, seed: int = 0) -> Callable[[jax.Array], ja
     return draw
 
 
-def jax_normal(size: int = 2**22, seed: int = 0) -> Callable[[jax.Array], jax.Array]:
+def jax_normal(size: int = _SIZE, seed: int = 0) -> Callable[[jax.Array], jax.Array]:
     """Returns what most libraries draw: `jax.random.normal` in float32."""
     return lambda t: jax.random.normal(jax.random.fold_in(jax.random.key(seed), t), (size,))
 
@@ -169,7 +170,7 @@ def main() -> None:
     """Prints the checks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--draws", type=float, default=1e9, help="how many (1e9)")
-    draws = int(parser.parse_args().draws)
+    draws = math.ceil(parser.parse_args().draws / _SIZE) * _SIZE
     print(f"Noise: {noise.DEFINITION}")
     print(f"largest |z|: {noise.SUPPORT:.3f}\n")
 
