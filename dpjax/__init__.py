@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpjax import (
         accounting,
+        adaclip,
         audit,
         data,
         gradients,
         methods,
         models,
+        momentum,
+        nnx,
         noise,
-        reproduce,
+        papers,
         rules,
         sampling,
         schedules,
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
         thresholds,
         train,
     )
+    from dpjax.accounting import calibrate, epsilon
     from dpjax.batch_sums import ClippedSum
+    from dpjax.fit import FitState, Fitted, fit
     from dpjax.gradients import (
         Explanation,
         PerExampleGrads,
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
         refuse_batch_stats,
     )
     from dpjax.mechanism import Guarantee, Mechanism
-    from dpjax.methods import Method
     from dpjax.privatize import PrivatizeState, Released, clipped_sum, privatize
 
 __version__ = "0.1.0"
@@ -43,26 +47,33 @@ __version__ = "0.1.0"
 __all__ = [
     "ClippedSum",
     "Explanation",
+    "FitState",
+    "Fitted",
     "Guarantee",
     "Mechanism",
-    "Method",
     "PerExampleGrads",
     "PrivatizeState",
     "Released",
     "__version__",
     "accounting",
+    "adaclip",
     "audit",
+    "calibrate",
     "clipped_sum",
     "data",
+    "epsilon",
     "explain",
+    "fit",
     "gradients",
     "methods",
     "models",
+    "momentum",
+    "nnx",
     "noise",
+    "papers",
     "per_example_grads",
     "privatize",
     "refuse_batch_stats",
-    "reproduce",
     "rules",
     "sampling",
     "schedules",
@@ -73,10 +84,14 @@ __all__ = [
 
 _HOMES = {
     "ClippedSum": "batch_sums",
+    "FitState": "fit",
+    "Fitted": "fit",
+    "calibrate": "accounting",
+    "epsilon": "accounting",
+    "fit": "fit",
     "Explanation": "gradients",
     "Guarantee": "mechanism",
     "Mechanism": "mechanism",
-    "Method": "methods",
     "PerExampleGrads": "gradients",
     "PrivatizeState": "privatize",
     "Released": "privatize",

@@ -99,7 +99,7 @@ def some_batch(rng: np.random.Generator, rows: int, c: float) -> np.ndarray:
     return np.where(rare, rng.choice([0.0, 1e30, np.inf], rows), norms).astype(np.float32)
 
 
-def rebuilt_states(threshold: Threshold, init: Any, thresholds: np.ndarray) -> list[Any]:
+def rebuilt_states(threshold: Threshold[Any], init: Any, thresholds: np.ndarray) -> list[Any]:
     """Returns states at these thresholds, those among them that are legal beyond doubt.
 
     A state of one number can hold any threshold between `floor` and `ceiling`; another is the first
@@ -123,7 +123,7 @@ def rebuilt_states(threshold: Threshold, init: Any, thresholds: np.ndarray) -> l
     return [s for s, c in placed if s is not None and np.float32(s.threshold) == c]
 
 
-def _first_state(threshold: Threshold, c0: float) -> Any:
+def _first_state(threshold: Threshold[Any], c0: float) -> Any:
     try:
         return traced(threshold.replace(c0=c0).init)()
     except (TypeError, ValueError):  # a c0 that it does not take
@@ -140,7 +140,7 @@ def check_rule_lightly(rule: Rule, thresholds: tuple[float, ...]) -> None:
     _remembered(_check_rule_lightly, rule, thresholds)
 
 
-def check_threshold_lightly(threshold: Threshold) -> None:
+def check_threshold_lightly(threshold: Threshold[Any]) -> None:
     """Raises `ContractViolation` if a statistic is seen to break its contract in milliseconds."""
     _remembered(_check_threshold_lightly, threshold)
 
@@ -193,7 +193,7 @@ def _check_weights_lightly(rule: Rule, norms: np.ndarray, c: np.ndarray) -> None
         require(False, rule, f"{what or f'the weight is {w:.6g}'} at norm {n:.6g}, c {c[column]:g}")
 
 
-def _check_threshold_lightly(threshold: Threshold) -> None:
+def _check_threshold_lightly(threshold: Threshold[Any]) -> None:
     rng = np.random.default_rng(0)
     init = traced(threshold.init)()
     _check_rows_lightly(

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-__all__ = ["assignment", "dumps", "read"]
+__all__ = ["dumps", "read"]
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -15,28 +15,6 @@ def read(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected TOML: {error}") from error
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """Reads ``key=value``: a TOML literal, or a bare word or path, which is a string.
-
-    >>> assignment("thresholds=[1, 0.5]"), assignment("privacy.delta=1/N")
-    (('thresholds', [1, 0.5]), ('privacy.delta', '1/N'))
-    """
-    key, equals, value = (part.strip() for part in text.partition("="))
-    if not key or not equals:
-        raise ValueError(f"--set {text}: expected KEY=VALUE")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError as error:
-        if re.fullmatch(r"[\w./~+-]+", value):
-            return key, value
-        raise ValueError(
-            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
-        ) from error
-    if set(parsed) != {"value"}:
-        raise ValueError(f"--set {text}: expected one value")
-    return key, parsed["value"]
 
 
 def dumps(plain: dict[str, Any]) -> str:

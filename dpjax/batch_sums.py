@@ -1,18 +1,35 @@
 """The clipped sum over part of a logical batch: what parts and devices add up before the noise."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
+from dpjax.devices import limb_sum, off_grid, refuse_other_than_one_sum, varying_axes
 from dpjax.gradients import BatchSums
-from dpjax.gradients.twofloat import TwoFloat, added
+from dpjax.sampling import Sampling
+from dpjax.twofloat import TwoFloat, added
 
-__all__ = ["ClippedSum"]
+__all__ = ["ClippedSum", "Limits", "summed_over_devices"]
 
 
-@jax.tree_util.register_dataclass
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(
+        "gradient",
+        "statistic",
+        "gradient_low",
+        "statistic_low",
+        "positions",
+        "rerounding",
+    ),
+    meta_fields=("sampling",),
+)
 @dataclass(frozen=True)
 class ClippedSum:
     """Part of a logical batch, scaled and summed but not yet noised; private. Parts add with +.
@@ -28,18 +45,20 @@ class ClippedSum:
         positions: the number of rows there was room for, padding included; public.
         rerounding: how far one more example can move `gradient` by rounding the others anew, in
             units of the bound; public.
+        sampling: what drew the batch; None if that is not known.
     """
 
-    gradient: Any
+    gradient: chex.ArrayTree
     statistic: jax.Array
-    gradient_low: Any
+    gradient_low: chex.ArrayTree
     statistic_low: jax.Array
     positions: jax.Array
     rerounding: jax.Array
+    sampling: Sampling | None = None
 
     @classmethod
-    def of(cls, sums: BatchSums) -> "ClippedSum":
-        """Returns a part from what its gradients were aggregated to."""
+    def of(cls, sums: BatchSums, sampling: Sampling | None = None) -> "ClippedSum":
+        """Returns a part from what its gradients were aggregated to, and what drew them."""
         return cls(
             sums.gradient.hi,
             sums.statistic.hi,
@@ -47,6 +66,7 @@ class ClippedSum:
             sums.statistic.lo,
             jnp.asarray(sums.positions, jnp.int32),
             jnp.asarray(sums.rerounding, jnp.float32),
+            sampling,
         )
 
     @property
@@ -55,7 +75,12 @@ class ClippedSum:
         return TwoFloat((self.gradient, self.statistic), (self.gradient_low, self.statistic_low))
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """Returns the sum over both parts."""
+        """Returns the sum over both parts, which one sampling must have drawn."""
+        if self.sampling != other.sampling:
+            raise ValueError(
+                f"a part drawn by {self.sampling} with one drawn by {other.sampling}: expected "
+                "parts of one batch"
+            )
         (gradient, statistic), (gradient_low, statistic_low) = added(self.sums, other.sums)
         return ClippedSum(
             gradient,
@@ -64,4 +89,51 @@ class ClippedSum:
             statistic_low,
             self.positions + other.positions,
             jnp.hypot(self.rerounding, other.rerounding),  # errors of rounding are independent
+            self.sampling,
         )
+
+
+class Limits(NamedTuple):
+    """The most that one example adds to a coordinate, in absolute value; public."""
+
+    gradient: chex.Numeric
+    statistic: chex.Numeric
+
+
+def summed_over_devices(
+    total: ClippedSum, axis_name: str | Sequence[str] | None, key: jax.Array, limits: Limits
+) -> ClippedSum:
+    """Sums `total` over the mesh axes, and refuses what would not be one sum under one noise.
+
+    A float32 sum over devices would round all parts anew whenever one of them changes. The parts
+    are put on a public grid instead and added as integers, which is exact in any order.
+
+    Args:
+        total: this device's part.
+        axis_name: the mesh axes to sum over, or None.
+        key: the noise key.
+        limits: what the grid is made from.
+    """
+    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name or ())
+    refuse_other_than_one_sum(total, axes, key)
+    if not axes:
+        return total
+    positions, rerounding = total.positions, total.rerounding
+    if set(axes) & (varying_axes(positions) | varying_axes(rerounding)):
+        # They follow from shapes and are the same everywhere, but their types do not say so.
+        positions, rerounding = jax.lax.pmax((positions, rerounding), axes)
+    devices = math.prod(jax.lax.axis_size(axis) for axis in axes)
+    rows = positions.astype(jnp.float32) * devices
+    limit_of = (jax.tree.map(lambda _: limits.gradient, total.gradient), limits.statistic)
+    sums = limb_sum(total.sums, jax.tree.map(lambda x: rows * x, limit_of), devices, axes)
+    (gradient, statistic), (gradient_low, statistic_low) = sums
+    coordinates = sum(leaf.size for leaf in jax.tree.leaves(gradient))
+    return ClippedSum(
+        gradient,
+        statistic,
+        gradient_low,
+        statistic_low,
+        positions * devices,
+        math.sqrt(devices) * rerounding + rows * off_grid(coordinates, devices),
+        total.sampling,
+    )

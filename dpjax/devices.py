@@ -1,78 +1,56 @@
-"""One sum over the devices under one noise, and the refusal of anything else."""
+"""Several devices: what differs by device, and sums over devices that are exact."""
 
 import math
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
-from dpjax.batch_sums import ClippedSum
-from dpjax.gradients.twofloat import TwoFloat, added, of_integer
+from dpjax.twofloat import TwoFloat, added, of_integer
 
-__all__ = ["Limits", "summed_over_devices"]
+__all__ = [
+    "limb_sum",
+    "off_grid",
+    "refuse_other_than_one_sum",
+    "varying",
+    "varying_axes",
+    "varying_zero",
+]
 
-# The unit of the coarse limb, relative to the largest possible sum; see `_limb_sum`.
+# The unit of the coarse limb, relative to the largest possible sum; see `limb_sum`.
 _COARSE = 2.0**-30
 
 
-class Limits(NamedTuple):
-    """The most that one example adds to a coordinate, in absolute value; public."""
+def varying_zero(*trees: Any) -> jax.Array | None:
+    """Returns a zero that differs by device as the trees do; None outside `shard_map`.
 
-    gradient: Any
-    statistic: Any
-
-
-def summed_over_devices(
-    total: ClippedSum, axis_name: Any, key: jax.Array, limits: Limits | None
-) -> ClippedSum:
-    """Sums `total` over the mesh axes, and refuses what would not be one sum under one noise.
-
-    A float32 sum over devices would round all parts anew whenever one of them changes. The parts
-    are put on a public grid instead and added as integers, which is exact in any order.
-
-    JAX's own types say what differs by device. A total that still differs after the sum, while the
-    noise key does not, would put the same noise on different signals; a total that does not differ
-    over an axis would be counted once per device. With ``check_vma=False`` the types say nothing.
-
-    Args:
-        total: this device's part.
-        axis_name: the mesh axes to sum over, or None.
-        key: the noise key.
-        limits: what the grid is made from; None, for a mechanism without a bound, sums floats.
+    Its value is 0 whatever the data holds; only its type carries the devices' axes. Made by
+    arithmetic because JAX's name for the cast has changed from release to release.
     """
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name or ())
-    _refuse_other_than_one_sum(total, axes, key)
-    if not axes:
-        return total
-    if limits is None:
-        gradient, statistic = jax.lax.psum((total.gradient, total.statistic), axes)
-        return replace(
-            total,
-            gradient=gradient,
-            statistic=statistic,
-            gradient_low=jax.tree.map(jnp.zeros_like, gradient),
-            statistic_low=jnp.zeros_like(statistic),
-        )
-    positions, rerounding = total.positions, total.rerounding
-    if set(axes) & (_varying_axes(positions) | _varying_axes(rerounding)):
-        # They follow from shapes and are the same everywhere, but their types do not say so.
-        positions, rerounding = jax.lax.pmax((positions, rerounding), axes)
-    devices = math.prod(jax.lax.axis_size(axis) for axis in axes)
-    rows = positions.astype(jnp.float32) * devices
-    limit_of = (jax.tree.map(lambda _: limits.gradient, total.gradient), limits.statistic)
-    sums = _limb_sum(total.sums, jax.tree.map(lambda x: rows * x, limit_of), devices, axes)
-    (gradient, statistic), (gradient_low, statistic_low) = sums
-    coordinates = sum(leaf.size for leaf in jax.tree.leaves(gradient))
-    off_grid = rows * (devices * math.sqrt(coordinates) * _fine(devices))
-    return ClippedSum(
-        gradient,
-        statistic,
-        gradient_low,
-        statistic_low,
-        positions * devices,
-        math.sqrt(devices) * rerounding + off_grid,
-    )
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return None
+    zero = jnp.zeros((), jnp.int32)
+    for source in jax.tree.leaves(trees):
+        flat = _numbers(source).reshape(-1)
+        zero = zero + jnp.sum(jnp.zeros_like(flat[:1], jnp.int32) * (flat[:1] == flat[:1]))
+    return zero
+
+
+def _numbers(source: Any) -> jax.Array:
+    source = jnp.asarray(source)
+    is_key = jnp.issubdtype(source.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(source) if is_key else source
+
+
+def varying(value: jax.Array, zero: jax.Array | None) -> Any:
+    """Returns `value`, marked as differing by device like `zero`."""
+    if zero is None:
+        return value
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        words = varying(jax.random.key_data(value), zero)
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(value))
+    return value + zero.astype(value.dtype)
 
 
 # Let M be a power of two that bounds the sum over all devices of a coordinate's absolute values.
@@ -86,7 +64,7 @@ def summed_over_devices(
 # most one `fine` a coordinate and device.
 
 
-def _limb_sum(sums: TwoFloat, most: Any, devices: int, axes: tuple[str, ...]) -> TwoFloat:
+def limb_sum(sums: TwoFloat, most: Any, devices: int, axes: tuple[str, ...]) -> TwoFloat:
     """Returns the sums over the devices, exact on the grid; float64 leaves are summed as they are.
 
     Args:
@@ -109,6 +87,11 @@ def _limb_sum(sums: TwoFloat, most: Any, devices: int, axes: tuple[str, ...]) ->
             hi, lo = _joined(limb[0], limb[1], devices)
             pairs.append((hi * scale, lo * scale))
     return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*pairs, strict=True)))
+
+
+def off_grid(coordinates: int, devices: int) -> float:
+    """Returns how far `limb_sum` may lie from the exact sum, in units of its `most`."""
+    return devices * math.sqrt(coordinates) * _fine(devices)
 
 
 def _limbs(hi: jax.Array, lo: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
@@ -138,22 +121,34 @@ def _power_of_two_above(most: jax.Array) -> jax.Array:
     return jnp.ldexp(jnp.float32(1), jnp.frexp(1.001 * most)[1])
 
 
-def _refuse_other_than_one_sum(total: ClippedSum, axes: tuple[str, ...], key: jax.Array) -> None:
-    found = frozenset().union(*(_varying_axes(leaf) for leaf in jax.tree.leaves(total)))
-    for axis in sorted(found - set(axes) - _varying_axes(key)):
+def refuse_other_than_one_sum(total: chex.ArrayTree, axes: tuple[str, ...], key: jax.Array) -> None:
+    """Refuses a sum over devices that would not be one sum under one noise.
+
+    JAX's own types say what differs by device. A total that still differs after the sum, while the
+    noise key does not, would put the same noise on different signals; a total that does not differ
+    over an axis would be counted once per device. With ``check_vma=False`` the types say nothing.
+
+    Args:
+        total: this device's part.
+        axes: the mesh axes to sum over.
+        key: the noise key.
+    """
+    found = frozenset().union(*(varying_axes(leaf) for leaf in jax.tree.leaves(total)))
+    for axis in sorted(found - set(axes) - varying_axes(key)):
         raise ValueError(
             f"the rows differ over mesh axis {axis!r} and the noise would not: expected "
             f"axis_name = {axis!r}, or a key of its own for each device"
         )
     for axis in axes:
-        if axis not in found and axis in _varying_axes(jax.lax.axis_index(axis)):
+        if axis not in found and axis in varying_axes(jax.lax.axis_index(axis)):
             raise ValueError(
                 f"axis_name = {axis!r}: the rows are the same on all its devices, and each would "
                 "be counted once per device; expected rows that are split over it"
             )
 
 
-def _varying_axes(value: Any) -> frozenset[str]:
+def varying_axes(value: jax.Array) -> frozenset[str]:
+    """Returns the mesh axes over which a value differs, inside `shard_map`."""
     kind = jax.typeof(value)
     if hasattr(kind, "vma"):  # the name up to jax 0.9
         return kind.vma

@@ -1,21 +1,34 @@
-"""The mechanism: rule, threshold, noise and groups. One object runs and is accounted."""
+"""The mechanism: one record that runs and is accounted."""
 
+import dataclasses
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
+import chex
 import jax
 import jax.numpy as jnp
+import optax
 
-from dpjax import _checks, _contract, noise, schedules
+from dpjax import _checks, _contract, schedules
 from dpjax._record import Record
+from dpjax.batch_sums import ClippedSum
 from dpjax.gradients import combined_norm
-from dpjax.gradients.groups import labels, normalised_groups
+from dpjax.gradients.groups import Groups, labels, normalised_groups
+from dpjax.hooks import Hook, Momentum, Preconditioner
+from dpjax.noise import sigma_gradient, white
 from dpjax.rules import Rule
+from dpjax.sampling import FullBatch, Sampling
+from dpjax.schedules import FloatOrSchedule
 from dpjax.thresholds import Threshold
 from dpjax.thresholds.base import CEILING
 
-__all__ = ["Guarantee", "Mechanism"]
+__all__ = ["AnyThreshold", "Guarantee", "Mechanism", "Release"]
+
+AnyThreshold: TypeAlias = Threshold[Any] | FloatOrSchedule | tuple[FloatOrSchedule, ...]
+"""A number, a schedule, an adaptive threshold, or a number or schedule for each group."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +46,49 @@ class Guarantee:
     statement: str
 
 
+class Release(Protocol):
+    """What can be trained and audited: a `Mechanism`, or something without a guarantee."""
+
+    @property
+    def name(self) -> str | None:
+        """What it is called in files and tables."""
+
+    @property
+    def noise_multiplier(self) -> FloatOrSchedule | None:
+        """Its noise; None until it is calibrated."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it protects, or why nothing."""
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed."""
+
+    def transformation(
+        self,
+        sampling: Sampling | float,
+        key: chex.PRNGKey,
+        axis_name: str | Sequence[str] | None = None,
+    ) -> optax.GradientTransformationExtraArgs:
+        """Returns the optax transformation; the arguments are those of `dpjax.privatize`."""
+
+    def clipped_sum(
+        self, grads: Any, opt_state: optax.OptState, mask: chex.Array | None = None
+    ) -> ClippedSum:
+        """Returns the sum over a part of a batch; the arguments are those of `clipped_sum`."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+
+
 # Thresholds at which bounds, weights and noise are normal float32 numbers with room to spare.
 _SMALLEST, _LARGEST = _checks.SMALLEST, _checks.LARGEST
 
 # The noise's standard deviation, sigma times the bound, as float32 holds it and its grid.
 _LEAST_NOISE, _MOST_NOISE = 1e-36, 1e37
+
+
+_WHITE = white()
 
 
 class _MechanismRecord(Record):
@@ -61,14 +112,17 @@ class Mechanism(_MechanismRecord):
         threshold: a number, a schedule, an adaptive `dpjax.thresholds`, or with groups a tuple of
             numbers and schedules, one per group in the order in which the groups appear in the
             parameters.
-        noise_multiplier: the total, accounted sigma: a number or a schedule. 0 runs without noise
-            and without a guarantee.
+        noise_multiplier: the total, accounted sigma: a number or a schedule. None, or a schedule
+            with ``init=None``, until `dpjax.calibrate` finds it: nothing runs or is accounted
+            before. 0 runs without noise and without a guarantee.
         groups: None (one norm per example), "per_leaf", or a params-prefix pytree of labels. A
             scalar threshold C over G groups means C / sqrt(G) each; the bound is always the root
             of the summed squares of the groups' bounds: C for clipping, sqrt(G) times the scale
             for `global_adapt`, whose bound does not follow its threshold.
-        full_batch: True if every example takes part in every step, as momentum that is stored per
-            example makes it: then no sampling is accepted. A `Method` with such momentum sets it.
+        momentum: None, `dpjax.momentum.inner_outer` or `dpjax.momentum.stored`.
+        preconditioner: None, or `dpjax.adaclip.adaclip`.
+        noise: how the noise is made; `dpjax.noise.white` alone.
+        name: what it is called in files and tables; the constructors of `dpjax.methods` set it.
 
     Privacy:
         Bound: `bound` per example, proven by the rule. Relation: add or remove one example; under
@@ -87,30 +141,61 @@ class Mechanism(_MechanismRecord):
         (8.0, 3.236)
         >>> mechanism == Mechanism.from_plain(mechanism.to_plain())
         True
+        >>> Mechanism(dpjax.rules.abadi(), 1.0)
+        Mechanism(rule=abadi(), threshold=1.0, noise_multiplier=None)
     """
 
     rule: Rule
-    threshold: Any
-    noise_multiplier: Any
-    groups: Any = None
-    full_batch: bool | None = field(default=None, repr=False)
+    threshold: AnyThreshold
+    noise_multiplier: FloatOrSchedule | None = None
+    groups: Groups = None
+    momentum: Momentum[Any] | None = None
+    preconditioner: Preconditioner[Any] | None = None
+    noise: white = _WHITE
+    name: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields against each other."""
         if not isinstance(self.rule, Rule):
             raise TypeError(f"rule = {self.rule!r}: expected a rule of dpjax.rules")
-        if self.full_batch is not None and self.full_batch is not True:
-            raise TypeError(f"full_batch = {self.full_batch!r}: expected True or None")
-        self._set(
-            groups=normalised_groups(self.groups),
-            noise_multiplier=schedules.number_or_schedule(
-                "noise_multiplier", self.noise_multiplier, zero=True
-            ),
-        )
+        if not isinstance(self.momentum, Momentum | None):
+            raise TypeError(f"momentum = {self.momentum!r}: expected one of dpjax.momentum")
+        if not isinstance(self.preconditioner, Preconditioner | None):
+            raise TypeError(f"preconditioner = {self.preconditioner!r}: expected adaclip(...)")
+        if not isinstance(self.noise, white):
+            raise TypeError(f"noise = {self.noise!r}: expected dpjax.noise.white()")
+        # Folders are named by it: a name from a file must not lead elsewhere.
+        if self.name is not None and not re.fullmatch(r"[A-Za-z_][\w.-]*", str(self.name)):
+            raise ValueError(f"name = {self.name!r}: expected a word, such as 'dp_sgd'")
+        self._set(groups=normalised_groups(self.groups))
+        if self.noise_multiplier is not None:
+            sigma = schedules.number_or_schedule(
+                "noise_multiplier", self.noise_multiplier, zero=True, open_=True
+            )
+            self._set(noise_multiplier=sigma)
         self._set(threshold=self._checked_threshold())
-        self._check_split(expected_batch_size=None)
-        self._check_noise()
+        if self.calibrated:
+            self._check_split(expected_batch_size=None)
+            self._check_noise()
         self._check_contract()
+
+    def __repr__(self) -> str:
+        """Shows what the mechanism carries; fields that are left at their defaults are not."""
+        shown = []
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.name == "noise_multiplier" or value != each.default:
+                shown.append(f"{each.name}={value!r}")
+        return f"Mechanism({', '.join(shown)})"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns the mechanism as plain data; white noise, the only kind, goes without saying."""
+        return {key: value for key, value in super().to_plain().items() if key != "noise"}
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the noise multiplier is known."""
+        return not schedules.is_open(self.noise_multiplier)
 
     @property
     def adaptive(self) -> bool:
@@ -118,25 +203,75 @@ class Mechanism(_MechanismRecord):
         return isinstance(self.threshold, Threshold)
 
     @property
+    def hooks(self) -> tuple[Hook[Any], ...]:
+        """Momentum and preconditioner, those that there are, in the order gradients meet them."""
+        return tuple(hook for hook in (self.momentum, self.preconditioner) if hook is not None)
+
+    @property
+    def full_batch(self) -> bool:
+        """Whether every example takes part in every step, as stored momentum makes it."""
+        return any(hook.every_example for hook in self.hooks)
+
+    @property
     def guarantee(self) -> Guarantee:
         """What the mechanism protects, or why nothing."""
         relation = "add or remove one example"
-        if self.rule.no_bound is not None:
-            why = f"No guarantee: {self.rule.no_bound}."
-            return Guarantee(False, relation, why)
+        if not self.calibrated:
+            return Guarantee(False, relation, f"No guarantee yet: {self._uncalibrated}.")
         if not callable(self.noise_multiplier) and self.noise_multiplier == 0:
             return Guarantee(False, relation, "No guarantee: noise_multiplier is 0, no noise.")
         what = "the gradient and the statistic jointly" if self.adaptive else "the gradient"
-        return Guarantee(
-            True,
-            relation,
+        statement = (
             f"Each step releases {what} as one Gaussian of noise multiplier sigma; one example "
-            f"changes it by at most one bound, under '{relation}'.",
+            f"changes it by at most one bound, under '{relation}'."
         )
+        if self.full_batch:
+            statement += " Every example takes part in every step: no amplification by sampling."
+        return Guarantee(True, relation, statement)
 
-    def sigma(self, step: Any) -> jax.Array:
+    def transformation(
+        self,
+        sampling: Sampling | float,
+        key: chex.PRNGKey,
+        axis_name: str | Sequence[str] | None = None,
+    ) -> optax.GradientTransformationExtraArgs:
+        """Returns the optax transformation, `dpjax.privatize` of this mechanism."""
+        from dpjax.privatize import privatize  # noqa: PLC0415 (it stands above)
+
+        return privatize(self, sampling, key, axis_name)
+
+    def clipped_sum(
+        self, grads: Any, opt_state: optax.OptState, mask: chex.Array | None = None
+    ) -> ClippedSum:
+        """Returns the sum over a part of a batch, `dpjax.clipped_sum` of this mechanism."""
+        from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it stands above)
+
+        return clipped_sum(self, grads, opt_state, mask)
+
+    def check_calibrated(self) -> None:
+        """Refuses a mechanism whose noise is not known yet.
+
+        Raises:
+            ValueError: the noise multiplier is None, or a schedule without init.
+        """
+        if not self.calibrated:
+            raise ValueError(self._uncalibrated)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Refuses a sampling that the mechanism does not run with.
+
+        Raises:
+            ValueError: momentum is stored for every example, and the sampling is not `FullBatch`.
+        """
+        if self.full_batch and not isinstance(sampling, FullBatch):
+            raise ValueError(
+                f"sampling = {sampling!r} with momentum stored per example: expected FullBatch(), "
+                "since every example takes part in every step"
+            )
+
+    def sigma(self, step: chex.Numeric) -> jax.Array:
         """Returns the total, accounted noise multiplier of this step."""
-        return schedules.value_at(self.noise_multiplier, step)
+        return schedules.value_at(self._noise_multiplier, step)
 
     def sigma_statistic(self, expected_batch_size: float | None = None) -> float | None:
         """Returns sigma_S, resolved once from the largest sigma; None without a statistic.
@@ -157,11 +292,13 @@ class Mechanism(_MechanismRecord):
         self._check_split(expected_batch_size)
         return resolved
 
-    def sigma_gradient(self, step: Any, expected_batch_size: float | None = None) -> jax.Array:
+    def sigma_gradient(
+        self, step: chex.Numeric, expected_batch_size: float | None = None
+    ) -> jax.Array:
         """Returns sigma_T, the gradient's own noise multiplier at this step."""
-        return noise.sigma_gradient(self.sigma(step), self.sigma_statistic(expected_batch_size))
+        return sigma_gradient(self.sigma(step), self.sigma_statistic(expected_batch_size))
 
-    def thresholds_at(self, step: Any, state: Any, groups: int) -> jax.Array:
+    def thresholds_at(self, step: chex.Numeric, state: Any, groups: int) -> jax.Array:
         """Returns the threshold of each of the groups, (G,).
 
         Args:
@@ -176,24 +313,41 @@ class Mechanism(_MechanismRecord):
                     f"{groups} groups"
                 )
             return _within_float32(jnp.stack([schedules.value_at(c, step) for c in self.threshold]))
-        c = state.threshold if self.adaptive else schedules.value_at(self.threshold, step)
+        if isinstance(self.threshold, Threshold):
+            c = state.threshold
+        else:
+            c = schedules.value_at(self.threshold, step)
         return jnp.full(groups, _within_float32(c) / math.sqrt(groups), jnp.float32)
 
-    def bound(self, thresholds: jax.Array) -> jax.Array:
-        """Returns the L2 bound of one example's contribution over all groups."""
-        return combined_norm(self.rule.bound(thresholds))
+    def bound(self, thresholds: chex.Numeric) -> jax.Array:
+        """Returns the L2 bound of one example's contribution over all groups.
 
-    def _checked_threshold(self) -> Any:
+        Args:
+            thresholds: the threshold, or (G,) one of each group.
+        """
+        return combined_norm(jnp.asarray(self.rule.bound(jnp.atleast_1d(thresholds))))
+
+    @property
+    def _noise_multiplier(self) -> FloatOrSchedule:
+        self.check_calibrated()
+        return self.noise_multiplier  # type: ignore[return-value]
+
+    @property
+    def _uncalibrated(self) -> str:
+        return (
+            f"noise_multiplier = {self.noise_multiplier!r}: expected a number or a schedule with a "
+            "first value; dpjax.calibrate finds it for a budget"
+        )
+
+    def _checked_threshold(self) -> AnyThreshold:
         threshold = self.threshold
         if isinstance(threshold, list | tuple):
             return self._checked_tuple(tuple(threshold))
         if isinstance(threshold, Threshold):
-            if self.rule.no_bound is not None:
-                raise ValueError(f"threshold = {threshold!r}: {self.rule!r} takes a number only")
             return threshold
         return _checked_number("threshold", threshold)
 
-    def _checked_tuple(self, thresholds: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _checked_tuple(self, thresholds: tuple[Any, ...]) -> tuple[FloatOrSchedule, ...]:
         if self.groups is None:
             raise ValueError(f"threshold = {thresholds!r}: expected one number without groups")
         if isinstance(self.groups, labels) and self.groups.count != len(thresholds):
@@ -207,13 +361,10 @@ class Mechanism(_MechanismRecord):
         if _is_bare(self.noise_multiplier):
             return
         sigma = _checks.normal(
-            "noise_multiplier", schedules.largest(self.noise_multiplier), zero=True
+            "noise_multiplier", schedules.largest(self._noise_multiplier), zero=True
         )
-        bounds = [1.0]
-        if self.rule.no_bound is None:
-            known = [c for c in self._thresholds() if not _is_bare(c)]
-            bounds = [float(self.rule.bound(schedules.largest(c))) for c in known]
-        for bound in bounds:
+        known = [c for c in self._thresholds() if not _is_bare(c)]
+        for bound in (float(self.rule.bound(schedules.largest(c))) for c in known):
             if sigma != 0 and not _LEAST_NOISE <= sigma * bound <= _MOST_NOISE:
                 raise ValueError(
                     f"noise_multiplier = {sigma!r} with a bound of {bound:g}: expected a product "
@@ -222,20 +373,22 @@ class Mechanism(_MechanismRecord):
 
     def _check_contract(self) -> None:
         """Refuses a rule or a threshold from outside that breaks what the bound rests on."""
-        if self.rule.no_bound is None and _contract.is_foreign(self.rule):
+        if _contract.is_foreign(self.rule):
             numbers = (c for c in self._thresholds() if not callable(c))
             _contract.check_rule_lightly(self.rule, tuple(numbers))
         if isinstance(self.threshold, Threshold) and _contract.is_foreign(self.threshold):
             _contract.check_threshold_lightly(self.threshold)
 
-    def _thresholds(self) -> tuple[Any, ...]:
+    def _thresholds(self) -> tuple[FloatOrSchedule, ...]:
         """Returns the thresholds, or the largest that an adaptive one can come to."""
         if isinstance(self.threshold, Threshold):
             return (getattr(self.threshold, "ceiling", CEILING),)
         return self.threshold if isinstance(self.threshold, tuple) else (self.threshold,)
 
     def _resolved_statistic(self, expected_batch_size: float | None) -> float | None:
-        sigma = schedules.largest(self.noise_multiplier)
+        if not isinstance(self.threshold, Threshold):
+            return None
+        sigma = schedules.largest(self._noise_multiplier)
         return self.threshold.sigma_statistic(sigma, expected_batch_size)
 
     def _check_split(self, expected_batch_size: float | None) -> None:
@@ -243,7 +396,7 @@ class Mechanism(_MechanismRecord):
         if not self.adaptive:
             return
         sigma_s = self._resolved_statistic(expected_batch_size)
-        sigma = schedules.largest(self.noise_multiplier)
+        sigma = schedules.largest(self._noise_multiplier)
         # sigma_T <= 2 sigma, that is sigma^2 <= 3/4 sigma_S^2.
         if sigma_s is not None and not sigma <= math.sqrt(0.75) * sigma_s:
             raise ValueError(
@@ -255,7 +408,7 @@ class Mechanism(_MechanismRecord):
             )
 
 
-def _checked_number(field: str, value: Any) -> Any:
+def _checked_number(field: str, value: Any) -> FloatOrSchedule:
     value = schedules.number_or_schedule(field, value)
     if not callable(value) and not _SMALLEST <= value <= _LARGEST:
         raise ValueError(

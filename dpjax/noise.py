@@ -8,13 +8,17 @@ docs/noise.md says how the noise is made, and what it does and does not protect 
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from dpjax._record import Record
+from dpjax.twofloat import two_sum
 
 __all__ = [
     "DEFINITION",
@@ -28,16 +32,17 @@ __all__ = [
     "sigma_gradient",
     "standard_normal",
     "stream",
+    "white",
 ]
 
 Tree = TypeVar("Tree")
 Words = tuple[jax.Array, jax.Array]
 
 DEFINITION = "threefry2x32-boxmuller128-grid16"
-"""The name of how a key becomes noise. It changes whenever a key would draw other noise."""
+"""Names how a key becomes noise. It changes whenever the same key would draw other noise."""
 
 SUPPORT = math.sqrt(2 * 97 * math.log(2))
-"""The largest standard normal that can be drawn, 11.6: its radius comes from 2^-97."""
+"""The largest standard normal that can be drawn, 11.6: ``sqrt(-2 ln u)`` at the least u, 2^-97."""
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -77,15 +82,15 @@ _LOG2 = (0.693359375, -2.12194440e-4)  # two parts: the first times an exponent 
 def checked_key(key: chex.PRNGKey | None) -> jax.Array:
     """Returns `key` as a typed threefry key, or refuses it.
 
-    Noise needs a key that somebody chose: there is no default. Other generators than threefry are
-    refused because their keys mean nothing to the definition of bits here.
+    Noise needs a key that somebody chose: there is no default. Keys of generators other than
+    threefry are refused, since the bits drawn here are defined for threefry alone.
 
     Args:
-        key: a typed key, or the two uint32 words of an older one.
+        key: a typed key, or the two uint32 words of a legacy one.
 
     Raises:
-        TypeError: if it is no JAX key.
-        ValueError: if it is several keys, or the key of another generator.
+        TypeError: if it is not a JAX key.
+        ValueError: if it is an array of several keys, or the key of another generator.
 
     Example:
         >>> checked_key(None)
@@ -113,7 +118,7 @@ def checked_key(key: chex.PRNGKey | None) -> jax.Array:
 def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
     """Returns the key ``E_key(0, number)``, with E the block cipher of `random_words`.
 
-    It is what `jax.random.fold_in` gives for a threefry key.
+    This is what `jax.random.fold_in` returns for a threefry key.
 
     Args:
         key: a threefry key.
@@ -131,7 +136,7 @@ def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
 
 
 def stream(key: jax.Array, name: str) -> jax.Array:
-    """Returns the key of a named stream: sampling, initialisation, dropout, noise never share one.
+    """Returns the key of a named stream, so that sampling, initialisation and noise share none.
 
     Args:
         key: the key that all streams derive from.
@@ -146,12 +151,15 @@ def stream(key: jax.Array, name: str) -> jax.Array:
 
 
 def random_words(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
-    """Returns Threefry-2x32-20 of the counter block (high, low): two uniform words each.
+    """Returns Threefry-2x32-20 of the counter block (high, low).
 
     Args:
         key: a threefry key.
-        high: uint32, the block's first word.
-        low: uint32, the block's second word; it and `high` broadcast.
+        high: uint32, the first word of the block.
+        low: uint32, the second word of the block; it and `high` broadcast.
+
+    Returns:
+        Two uniform uint32 words for each block.
 
     Example:
         >>> zero = jnp.uint32(0)
@@ -159,7 +167,7 @@ def random_words(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
         >>> [f"{int(word):08x}" for word in words]  # Random123's known answer
         ['6b200159', '99ba4efe']
 
-    Reference: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011,
+    Reference: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011,
     https://doi.org/10.1145/2063384.2063405
     """
     data = jax.random.key_data(key)
@@ -181,15 +189,15 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
     the sharding: leaf j at row-major index i reads the counter blocks ``(2^8 j + (2i >> 32), 2i)``
     and the one after it.
 
-    The law. ``|z| <= SUPPORT`` (11.6), symmetric, never 0. The map from bits to z is accurate to a
-    few units in the last place on every platform: logarithm and sine are polynomials here, and only
-    the square root is the platform's own. So ``P(|Z| > t)`` is right to 1e-5 up to 7 sigma, where
-    `jax.random.normal` ends at -5.42 and 5.22. Between 0 and SUPPORT the law is discrete: that of
-    float32 numbers.
+    The distribution is symmetric, never 0, and ends at SUPPORT (11.6). Between, it is discrete, on
+    float32 numbers. The map from bits to z is accurate to a few units in the last place on every
+    platform: logarithm and sine are polynomials here, and only the square root is the platform's
+    own. So ``P(|Z| > t)`` is right to 1e-5 up to 7 sigma, where `jax.random.normal` ends at -5.42
+    and 5.22.
 
     Args:
-        key: the key of this one draw.
-        like: pytree of floating-point arrays, of which shape and dtype are read.
+        key: the key of this one draw; never use it for another.
+        like: a pytree of floating-point arrays, of which only shape and dtype are read.
 
     Raises:
         ValueError: for a leaf of 2^39 numbers or more, or more than 2^24 leaves.
@@ -218,8 +226,12 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
 def grid_unit(std: chex.Numeric) -> jax.Array:
     """Returns the spacing of the public grid: the largest power of two not above ``std / 16``.
 
-    >>> [float(grid_unit(std)) for std in (16.0, 31.0, 0.5)]
-    [1.0, 1.0, 0.03125]
+    Args:
+        std: the standard deviation of the noise, > 0.
+
+    Example:
+        >>> [float(grid_unit(std)) for std in (16.0, 31.0, 0.5)]
+        [1.0, 1.0, 0.03125]
     """
     std = jnp.asarray(std)
     std = std if std.dtype == jnp.float64 else std.astype(jnp.float32)
@@ -230,14 +242,14 @@ def grid_unit(std: chex.Numeric) -> jax.Array:
 def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeric) -> jax.Array:
     """Returns ``high + low + noise`` rounded to a multiple of `unit`, in two-float arithmetic.
 
-    Sum and rounding err by less than 1e-6 of a unit, so that the result is the nearest multiple of
-    the exact sum but for sums within that distance of a half.
+    Sum and rounding err by less than 1e-6 of a unit. The result is thus the multiple nearest to the
+    exact sum, unless the sum lies that close to the middle between two.
 
     Args:
-        high: the sum's leading half.
-        low: the sum's trailing half, ``high + low`` being exact.
-        noise: what is added to it.
-        unit: a power of two.
+        high: the leading half of the sum.
+        low: the trailing half of the sum; ``high + low`` is exact.
+        noise: the noise to add.
+        unit: the spacing of the grid, a power of two.
 
     Example:
         >>> on_grid(jnp.float32(1e6), jnp.float32(0.3), jnp.float32(0.3), 1.0).item()
@@ -245,9 +257,7 @@ def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeri
     """
     # Exact, being a power of two: a compiler that contracts product and sum changes nothing.
     a, b = high / unit, noise / unit
-    total = a + b
-    part = total - a
-    error = (a - (total - part)) + (b - part)
+    total, error = two_sum(a, b)
     whole = jnp.round(total)
     rest = jnp.round((total - whole) + (error + low / unit))
     multiple = whole + rest
@@ -257,20 +267,21 @@ def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeri
 def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
     """Returns ``high + low + std z``, z standard normal, rounded to the public grid of `std`.
 
-    The grid does not depend on the data: no output within the noise's reach is possible for one
-    data set only, as it is where float32 rounds a sum on a lattice of that sum's own. Rounding is
-    post-processing of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
+    The grid does not depend on the data. Without it, float32 would round each sum to a lattice of
+    its own, and some outputs would be possible for one data set only. Rounding is post-processing
+    of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
 
     Args:
-        key: the key of this one release.
-        high: the exact sum's leading halves, a pytree of floating-point arrays.
-        low: its trailing halves.
+        key: the key of this one release; never use it for another.
+        high: the leading halves of the exact sum, a pytree of floating-point arrays.
+        low: the trailing halves of the exact sum.
         std: the standard deviation in every coordinate; 0 releases the sum itself, without a grid.
 
     Privacy:
-        A Gaussian mechanism of this standard deviation. What remains: the probability of a cell is
-        Gaussian times ``1 + r`` with r about 1e-7 (docs/noise.md), and outputs beyond SUPPORT times
-        `std` have probability 0; `dpjax.accounting` adds what that can cost to delta.
+        Event: a Gaussian of standard deviation `std`, for sums that neighbours change by a bounded
+        amount. Two differences remain. The probability of a cell is Gaussian times ``1 + r`` with r
+        about 1e-7 (docs/noise.md), which is not accounted. Outputs beyond SUPPORT times `std` have
+        probability 0; `dpjax.accounting` adds what that can cost to delta.
 
     Example:
         >>> out = release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 16.0)
@@ -289,14 +300,43 @@ def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
     return jax.tree.map(noisy, high, low, normals)
 
 
+class _NoiseRecord(Record):
+    role: ClassVar[str] = "noise"
+
+
+@dataclass(frozen=True)
+class white(_NoiseRecord):
+    """Independent Gaussian noise in every coordinate and at every step.
+
+    Privacy:
+        Event: one Gaussian per step; see `release`. Steps compose as independent releases.
+
+    Example:
+        >>> out = white().release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 1.0)
+        >>> out.shape
+        (2,)
+    """
+
+    def release(self, key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
+        """Returns the noisy sum on its public grid; the arguments are those of `release`."""
+        return release(key, high, low, std)
+
+
 def sigma_gradient(sigma: chex.Numeric, sigma_statistic: float | None) -> jax.Array:
-    """Returns the gradient's share of a joint release with total `sigma`.
+    """Returns sigma_T, the noise multiplier of the gradient in a joint release of total `sigma`.
 
-    ``sigma_T = (sigma^-2 - sigma_S^-2)^(-1/2) = sigma / sqrt(1 - (sigma / sigma_S)^2)``; sigma
-    itself when there is no statistic. NaN, and so a NaN release, when sigma > sigma_S.
+    ``sigma_T = (sigma^-2 - sigma_S^-2)^(-1/2) = sigma / sqrt(1 - (sigma / sigma_S)^2)``.
 
-    >>> round(float(sigma_gradient(3.0, 5.0)), 4)
-    3.75
+    Args:
+        sigma: the total, accounted noise multiplier.
+        sigma_statistic: sigma_S, the noise multiplier of the statistic; None without one.
+
+    Returns:
+        sigma_T; `sigma` itself without a statistic, and NaN if sigma > sigma_S.
+
+    Example:
+        >>> round(float(sigma_gradient(3.0, 5.0)), 4)
+        3.75
     """
     sigma = jnp.asarray(sigma, jnp.float32)
     if sigma_statistic is None:
@@ -380,11 +420,11 @@ def _normal_at(
 def normal_of_words(
     radius: tuple[jax.Array, jax.Array, jax.Array], angle: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:
-    """Returns the normal that 128 bits stand for; see `standard_normal`.
+    """Returns the standard normal that 128 random bits encode; see `standard_normal`.
 
     Args:
-        radius: 96 bits, the leading word first: ``u = (bits + 1/2) / 2^96``.
-        angle: 31 bits of g, then the sign.
+        radius: 96 bits of u, as three words, the leading one first: ``u = (bits + 1/2) / 2^96``.
+        angle: 31 bits of g, then one of the sign.
         dtype: float32 or float64.
     """
     upper = radius[0] >= jnp.uint32(2**31)

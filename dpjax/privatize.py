@@ -1,34 +1,30 @@
 """Mechanism -> optax transformation: per-example gradients in, one private gradient out."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
-from dpjax.batch_sums import ClippedSum
-from dpjax.devices import Limits, summed_over_devices
-from dpjax.gradients import PerExampleGrads, as_per_example_grads, combined_norm, group_index
+from dpjax.batch_sums import ClippedSum, Limits, summed_over_devices
+from dpjax.gradients import (
+    PerExampleGrads,
+    as_per_example_grads,
+    combined_norm,
+    group_index,
+    trainable,
+)
+from dpjax.hooks import HookContext
 from dpjax.mechanism import Mechanism
+from dpjax.sampling import Sampling
 from dpjax.thresholds import Threshold, ThresholdContext
 
-__all__ = [
-    "PrivatizeState",
-    "Released",
-    "batch_sum",
-    "cast_like",
-    "clipped_sum",
-    "privatize",
-]
-
-
-# A float32 norm may come out too short, and a contribution then too long: by up to 1.8e-6 where one
-# large entry absorbs many small ones (the worst row that a search found). The rule is shown a norm
-# that is at least the true one.
-_ROUND_UP = 1.0 + 2.0**-18
+__all__ = ["PrivatizeState", "Released", "cast_like", "clipped_sum", "privatize"]
 
 
 class Released(NamedTuple):
@@ -55,12 +51,14 @@ class PrivatizeState(NamedTuple):
         step: t, the number of logical steps released so far.
         key: the root of all noise; private.
         threshold: the adaptive threshold's state, or ().
+        hooks: the states of momentum and preconditioner, of those that there are.
         released: public numbers of the last step.
     """
 
     step: jax.Array
     key: jax.Array
     threshold: Any
+    hooks: tuple[Any, ...]
     released: Released
 
     def __repr__(self) -> str:
@@ -70,31 +68,40 @@ class PrivatizeState(NamedTuple):
 
 def privatize(
     mechanism: Mechanism,
-    expected_batch_size: float,
-    key: Any,
+    sampling: Sampling | float,
+    key: chex.PRNGKey,
     axis_name: str | Sequence[str] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Turns per-example gradients into one private gradient; stands first in an optax chain.
 
     ``update = (sum_i weight(n_i, C_t) g_i + N(0, (sigma_T(t) bound)^2 I)) / B``
 
-    Noise is drawn once per logical batch, in float32, from a key folded with t. The denominator is
-    the *expected* batch size: the realised one is private.
+    Noise is drawn once per logical batch, in float32, from a key folded with t. The denominator B
+    is the *expected* batch size: the realised one is private.
 
     Args:
         mechanism: what runs, and what is accounted.
-        expected_batch_size: B, a public constant, at least 1.
-        key: a JAX random key; there is no default.
+        sampling: what draws the batches; then only batches that it drew are taken. Or a number B,
+            at least 1, for batches that come from elsewhere: nothing is known of how these are
+            drawn, and whether an epsilon holds for them is for you to see to.
+        key: a JAX random key; there is no default. It may be the one that `sampling.draw` has.
         axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split: one sum over
             them, then the same noise on every device.
 
     Returns:
         A transformation. ``update(grads, state, params, mask=None)`` takes a `PerExampleGrads`, a
-        plain pytree with a leading batch axis (with `mask`, 0 for padding), or a `ClippedSum`.
-        Further keyword arguments are ignored here and reach the rest of the chain.
+        `ClippedSum`, or where `sampling` is a number a plain pytree with a leading batch axis (with
+        `mask`, 0 for padding). Further keyword arguments are ignored here and reach the rest of the
+        chain. Leaves of `params` that are no arrays of floats are left out of the update.
+
+    Raises:
+        TypeError: if `mechanism` is not a `Mechanism`, or `key` no key.
+        ValueError: if the mechanism is not calibrated or does not run with the sampling, or B is
+            below 1. From `update`, for a batch that the sampling did not draw.
 
     Privacy:
         See `Mechanism`. The state holds the noise key and is private; `state.released` is public.
+        That a batch carries its sampling guards against mistakes, not against forgery.
 
     Example:
         >>> import dpjax
@@ -108,47 +115,57 @@ def privatize(
     """
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism")
-    if mechanism.rule.no_bound is not None:
-        raise ValueError(f"rule = {mechanism.rule!r} has no bound: {mechanism.rule.no_bound}")
-    batch_size = _checks.batch_size("expected_batch_size", expected_batch_size)
+    mechanism.check_calibrated()
+    batch_size = _batch_size(mechanism, sampling)
+    drawn_by = sampling if isinstance(sampling, Sampling) else None
     sigma_s = mechanism.sigma_statistic(batch_size)
     root = noise.checked_key(key)
 
-    def init(params: Any) -> PrivatizeState:
-        state = mechanism.threshold.init() if mechanism.adaptive else ()
+    def init(params: chex.ArrayTree) -> PrivatizeState:
+        own = _all_trainable(params)
+        state = mechanism.threshold.init() if isinstance(mechanism.threshold, Threshold) else ()
         step = jnp.zeros((), jnp.int32)
-        groups = len(group_index(mechanism.groups, params).names)
+        groups = len(group_index(mechanism.groups, own).names)
         released = _released(mechanism, step, state, groups, sigma_s)
-        return PrivatizeState(step, jnp.copy(root), state, released)
+        hooks = tuple(hook.init(own) for hook in mechanism.hooks)
+        return PrivatizeState(step, jnp.copy(root), state, hooks, released)
 
     def update(
-        updates: Any, state: PrivatizeState, params: Any = None, *, mask: Any = None, **_: Any
-    ) -> tuple[Any, PrivatizeState]:
-        total = batch_sum(updates, mask, params, lambda g: clipped_sum(mechanism, g, state))
+        updates: PerExampleGrads | ClippedSum | chex.ArrayTree,
+        state: PrivatizeState,
+        params: chex.ArrayTree | None = None,
+        *,
+        mask: chex.Array | None = None,
+        **_: Any,
+    ) -> tuple[chex.ArrayTree, PrivatizeState]:
+        own = None if params is None else trainable(params)
+        total, hooks = _batch_sum(mechanism, updates, state, own, mask)
+        _check_drawn(drawn_by, total, updates)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
-        sensitivity = mechanism.threshold.sensitivity if mechanism.adaptive else 0.0
+        sensitivity = (
+            mechanism.threshold.sensitivity if isinstance(mechanism.threshold, Threshold) else 0.0
+        )
         total = summed_over_devices(
             total, axis_name, state.key, Limits(released.bound, sensitivity)
         )
         released = released._replace(bound=released.bound * (1.0 + total.rerounding))
         step_key = noise.fold(state.key, state.step)
-        noisy = noise.release(
-            noise.stream(step_key, "noise/gradient"),
-            total.gradient,
-            total.gradient_low,
-            released.sigma_gradient * released.bound,
+        std = released.sigma_gradient * released.bound
+        noisy = mechanism.noise.release(
+            noise.stream(step_key, "noise/gradient"), total.gradient, total.gradient_low, std
         )
         mean = jax.tree.map(lambda leaf: leaf / batch_size, noisy)
+        mean, hooks = _after(mechanism, mean, hooks, own, HookContext(batch_size, std / batch_size))
         threshold = next_threshold(step_key, state, total)
         step = optax.safe_increment(state.step)
-        new_state = PrivatizeState(step, state.key, threshold, released)
-        return cast_like(mean, params, updates), new_state
+        new_state = PrivatizeState(step, state.key, threshold, hooks, released)
+        return cast_like(mean, own, updates), new_state
 
     def next_threshold(step_key: jax.Array, state: PrivatizeState, total: ClippedSum) -> Any:
         if not isinstance(mechanism.threshold, Threshold) or sigma_s is None:
             return state.threshold
-        noisy = noise.release(
+        noisy = mechanism.noise.release(
             noise.stream(step_key, "noise/statistic"),
             total.statistic,
             total.statistic_low,
@@ -165,7 +182,12 @@ def privatize(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = None) -> ClippedSum:
+def clipped_sum(
+    mechanism: Mechanism,
+    grads: PerExampleGrads | chex.ArrayTree,
+    opt_state: optax.OptState,
+    mask: chex.Array | None = None,
+) -> ClippedSum:
     """Scales and sums a part of a logical batch, for batches that reach the device in parts.
 
     Add the parts with + and hand the total to ``tx.update`` in place of gradients:
@@ -177,6 +199,12 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
         opt_state: the chain's state; the threshold in force is read from it.
         mask: (B,), 0 for padding, with a plain pytree.
 
+    Returns:
+        The part's sum; private.
+
+    Raises:
+        ValueError: if momentum is stored for every example: such a batch comes in one part.
+
     Example:
         >>> import dpjax
         >>> mechanism = Mechanism(dpjax.rules.abadi(), threshold=1.0, noise_multiplier=1.0)
@@ -185,36 +213,112 @@ def clipped_sum(mechanism: Mechanism, grads: Any, opt_state: Any, mask: Any = No
         >>> [round(float(g), 4) for g in (part + part).gradient]
         [1.2, 1.6]
     """
+    if mechanism.full_batch:
+        raise ValueError(
+            f"mechanism = {mechanism!r}: expected the whole batch in one tx.update, since momentum "
+            "is stored for every example"
+        )
     state = find_state(opt_state, PrivatizeState)
-    grads = as_per_example_grads(grads, mask)
+    total, _ = _clipped(mechanism, as_per_example_grads(grads, mask), state)
+    return total
+
+
+def _all_trainable(params: chex.ArrayTree) -> chex.ArrayTree:
+    """Refuses leaves that get no update: the optimizers behind would keep a state for them."""
+    own = trainable(params)
+    kept = {path for path, _ in jax.tree_util.tree_leaves_with_path(own)}
+    for path, _ in jax.tree_util.tree_leaves_with_path(params):
+        if path not in kept:
+            raise TypeError(
+                f"params{jax.tree_util.keystr(path)} is no array of floating-point numbers: "
+                "expected tx.init(dpjax.gradients.trainable(params)), as with equinox.filter"
+            )
+    return own
+
+
+def _batch_size(mechanism: Mechanism, sampling: Sampling | float) -> float:
+    if not isinstance(sampling, Sampling):
+        return _checks.batch_size("sampling", sampling)
+    mechanism.check_sampling(sampling)
+    if sampling.batch_size is None:
+        raise ValueError(f"sampling = {sampling!r}: expected one with a dataset_size, to draw from")
+    return sampling.batch_size
+
+
+def _batch_sum(
+    mechanism: Mechanism,
+    updates: PerExampleGrads | ClippedSum | chex.ArrayTree,
+    state: PrivatizeState,
+    params: chex.ArrayTree | None,
+    mask: chex.Array | None,
+) -> tuple[ClippedSum, tuple[Any, ...]]:
+    """Returns what a transformation was given as one sum: clipped here, or in parts before."""
+    if not isinstance(updates, ClippedSum):
+        grads = as_per_example_grads(updates, mask, params)
+        eager = not isinstance(state.step, jax.core.Tracer)
+        if isinstance(updates, PerExampleGrads) and eager and not updates.traced:
+            warnings.warn(
+                "tx.update runs outside of jax.jit, which is slow: wrap the whole step in jax.jit",
+                stacklevel=4,
+            )
+        return _clipped(mechanism, grads, state)
+    if mask is not None:
+        raise ValueError("mask: expected with the parts, not with their sum")
+    return updates, state.hooks
+
+
+def _clipped(
+    mechanism: Mechanism, grads: PerExampleGrads, state: PrivatizeState
+) -> tuple[ClippedSum, tuple[Any, ...]]:
+    """Returns the sum of what the rule leaves of the gradients, and the states of the hooks."""
+    sampling, hooks = grads.sampling, []
+    for hook, own in zip(mechanism.hooks, state.hooks, strict=True):
+        grads, new = hook.before(grads, own)
+        hooks.append(new)
     groups = mechanism.groups
     index = group_index(groups, grads.like)
     thresholds = mechanism.thresholds_at(state.step, state.threshold, len(index.names))
 
     def contribution(norms: jax.Array) -> tuple[jax.Array, jax.Array]:
         flat = norms if groups is None else combined_norm(norms)
-        upper = norms * _ROUND_UP
-        weights = mechanism.rule.weight(upper, thresholds[0] if groups is None else thresholds)
+        weights = mechanism.rule.weight(norms, thresholds[0] if groups is None else thresholds)
         if isinstance(mechanism.threshold, Threshold):
             statistic = mechanism.threshold.statistic(flat, state.threshold)
             return weights, statistic.astype(jnp.float32)
         return weights, jnp.zeros((flat.shape[0], 0))
 
-    return ClippedSum.of(grads.aggregate(contribution, groups=groups))
+    return ClippedSum.of(grads.aggregate(contribution, groups=groups), sampling), tuple(hooks)
 
 
-def batch_sum(
-    updates: Any, mask: Any, params: Any, clip: Callable[[PerExampleGrads], ClippedSum]
-) -> ClippedSum:
-    """Returns what a transformation was given as one sum: clipped here, or in parts before."""
-    if not isinstance(updates, ClippedSum):
-        return clip(as_per_example_grads(updates, mask, params))
-    if mask is not None:
-        raise ValueError("mask: expected with the parts, not with their sum")
-    return updates
+def _after(
+    mechanism: Mechanism,
+    mean: chex.ArrayTree,
+    states: tuple[Any, ...],
+    params: chex.ArrayTree | None,
+    context: HookContext,
+) -> tuple[chex.ArrayTree, tuple[Any, ...]]:
+    """Lets the hooks post-process the release, the innermost first."""
+    new = []
+    for hook, state in reversed(list(zip(mechanism.hooks, states, strict=True))):
+        mean, after = hook.after(mean, state, params, context)
+        new.append(after)
+    return mean, tuple(reversed(new))
 
 
-def cast_like(update: Any, params: Any, grads: Any) -> Any:
+def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: Any) -> None:
+    """Refuses a batch that the sampling did not draw."""
+    if sampling is None or total.sampling == sampling:
+        return
+    what = "a batch by hand" if total.sampling is None else f"a batch drawn by {total.sampling!r}"
+    if not isinstance(given, PerExampleGrads | ClippedSum):
+        what = "a plain pytree"
+    raise ValueError(
+        f"grads is of {what}: expected one that {sampling!r} drew, as in grads_of(params, data, "
+        "sampling.draw(key, step)); for batches drawn otherwise give privatize their expected size"
+    )
+
+
+def cast_like(update: chex.ArrayTree, params: chex.ArrayTree | None, grads: Any) -> chex.ArrayTree:
     """Returns `update` in the parameters' dtypes, as optax optimizers expect; noise came before.
 
     Without `params` the dtypes are those the gradients know of; a `ClippedSum` knows of none.

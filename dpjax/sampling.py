@@ -1,4 +1,4 @@
-"""How a batch is drawn. What is drawn here is what the accounting means by the same record."""
+"""How batches are drawn. The same record draws the batches and is accounted."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -25,14 +25,18 @@ _MOST_ROWS = 2**31 - 1  # row numbers are int32
 )
 @dataclass(frozen=True)
 class Drawn:
-    """A batch, or the part of one that lies in some rows: ``grads_of(params, data, drawn)``.
+    """A batch, or the part of it in some range of rows: ``grads_of(params, data, drawn)``.
 
     Attributes:
-        indices: row numbers in the whole data set, increasing; behind the drawn ones, padding.
-        size: how many were drawn; private.
-        start: the first row of the part; 0 for the whole.
-        sampling: what drew it.
-        length: the number of rows of the part, and of the data it is used with.
+        indices: row numbers in the whole data set, increasing, followed by padding; private.
+        size: how many rows were drawn; private.
+        start: the first row of the range; 0 for the whole data set.
+        sampling: the sampling that drew it.
+        length: the number of rows in the range, and of the data it is used with.
+
+    Privacy:
+        Which rows were drawn, and how many, must stay secret: amplification by sampling relies on
+        it.
     """
 
     indices: jax.Array
@@ -42,7 +46,7 @@ class Drawn:
     length: int
 
     def rows(self) -> np.ndarray:
-        """Returns the row numbers on the host, without padding; outside of `jit` only.
+        """Returns the row numbers as a NumPy array, without padding; outside `jit` only.
 
         Example:
             >>> FullBatch(3).draw(jax.random.key(0), step=0).rows()
@@ -51,7 +55,12 @@ class Drawn:
         return np.asarray(self.indices)[: int(self.size)]
 
     def packed(self) -> "Packed":
-        """Returns the batch for rows that were gathered elsewhere, in the order of `rows`."""
+        """Returns the batch for use with rows that were gathered elsewhere, in the order of `rows`.
+
+        Example:
+            >>> FullBatch(3).draw(jax.random.key(0), step=0).packed().indices.tolist()
+            [0, 1, 2]
+        """
         return Packed(self.indices, self.size, self.sampling)
 
 
@@ -63,9 +72,9 @@ class Packed:
     """A batch whose rows were gathered elsewhere: ``grads_of(params, rows, drawn.packed())``.
 
     Attributes:
-        indices: the row number, in the whole data set, of each row that is handed over.
-        size: how many of them are real; the others are padding.
-        sampling: what drew it.
+        indices: the number, in the whole data set, of each row handed over; private.
+        size: how many of them are real, the others being padding; private.
+        sampling: the sampling that drew it.
     """
 
     indices: jax.Array
@@ -75,7 +84,9 @@ class Packed:
     def part(self, begin: int, length: int) -> "Packed":
         """Returns the part of the batch at positions ``begin, ..., begin + length - 1``.
 
-        Positions beyond the last are padding.
+        Args:
+            begin: the first position.
+            length: the number of positions; those beyond the end are padding.
 
         Example:
             >>> packed = FullBatch(5).draw(jax.random.key(0), step=0).packed()
@@ -89,12 +100,12 @@ class Packed:
 
 
 class Sampling(Record):
-    """Draws batches. Subclasses are frozen dataclasses.
+    """Draws batches: `Poisson`, `TruncatedPoisson`, `FixedSize` or `FullBatch`.
 
     Attributes:
-        rate: the probability with which an example is drawn; before truncation, if any.
-        batch_size: the expected batch size B; before truncation, if any.
-        dataset_size: N.
+        rate: the probability that an example is drawn, before any truncation.
+        batch_size: B, the expected batch size, before any truncation.
+        dataset_size: N, the number of examples; None where it is not needed.
     """
 
     role: ClassVar[str] = "sampling"
@@ -109,21 +120,23 @@ class Sampling(Record):
         step: chex.Numeric,
         part: tuple[chex.Numeric, int] | None = None,
     ) -> Drawn:
-        """Draws the batch of a step; jit-able, of a fixed shape, the rows in increasing order.
+        """Draws the batch of a step. Works in `jit`: its shape is fixed, its rows increase.
 
-        Whether row i is in the batch of step t depends on (key, t, i), and for samplings that cap
-        the size on the other rows' tickets; never on devices, processes or parts.
+        Whether row i is in the batch of step t depends on (key, t, i) and, where the size is
+        capped, on the random numbers of the other rows; never on devices, processes or parts.
 
         Args:
-            key: the run's key, the same at every step. It may be the one that `privatize` has:
+            key: the key of the run, the same at every step. It may be the one given to `privatize`:
                 each derives a stream of its own.
-            step: t, possibly traced.
-            part: ``(start, rows)``: the same batch, of the rows ``start, ..., start + rows - 1``
-                alone. `start` may be traced, as from `jax.lax.axis_index`. `Poisson` draws just
-                these; the others draw all N tickets and keep the part.
+            step: t, from 0; possibly traced.
+            part: ``(start, rows)`` for the same batch restricted to the rows
+                ``start, ..., start + rows - 1``. `start` may be traced, as from
+                `jax.lax.axis_index`. `Poisson` draws only for these rows; the others draw for all N
+                and keep the part.
 
         Raises:
-            ValueError: if the number of rows is not known, or does not fit int32.
+            TypeError: if `key` is not a JAX key.
+            ValueError: if the number of rows is unknown or does not fit int32.
 
         Example:
             >>> sampling = Poisson(batch_size=2, dataset_size=4)
@@ -158,13 +171,20 @@ class Sampling(Record):
 class Poisson(Sampling):
     """Takes every example independently with probability ``rate = batch_size / dataset_size``.
 
-    An example is in when 64 random bits are below ``floor(rate 2^64)``, so that it is never drawn
-    with more than the accounted probability, and with less by at most 2^-64.
+    An example is taken when its 64 random bits are below ``floor(rate 2^64)``. The probability is
+    thus never above the accounted rate, and below it by at most 2^-64.
 
     Args:
-        batch_size: the expected batch size B, in [1, N].
-        dataset_size: N.
-        rate: B / N, which is derived; where only a rate is known, use `with_rate`.
+        batch_size: B, the expected batch size, in [1, N].
+        dataset_size: N, the number of examples.
+        rate: B / N, derived from the two; where only a rate is known, use `with_rate`.
+
+    Raises:
+        ValueError: if a number is outside its range, or `rate` contradicts the sizes.
+
+    Privacy:
+        Relation: add or remove one example ("pld" also knows replace-one). Event: a Poisson-sampled
+        release per step. Shuffled batches of fixed size are *not* Poisson samples.
 
     Example:
         >>> sampling = Poisson(batch_size=256, dataset_size=60_000)
@@ -202,16 +222,25 @@ class Poisson(Sampling):
     def with_rate(cls, rate: float, dataset_size: int | None = None) -> Self:
         """Returns the sampling of a known rate; without `dataset_size` it is for accounting only.
 
-        >>> Poisson.with_rate(0.01).rate
-        0.01
+        Args:
+            rate: the probability of each example, in (0, 1].
+            dataset_size: N, if batches are to be drawn.
+
+        Example:
+            >>> Poisson.with_rate(0.01).rate
+            0.01
         """
         return cls(None, dataset_size, rate=rate)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed; the rate follows the sizes, or they follow it.
+        """Returns a copy with some fields changed.
 
-        >>> Poisson(10, 100).replace(batch_size=20).rate
-        0.2
+        Args:
+            **changes: new values. A new size changes the rate; a new rate changes the batch size.
+
+        Example:
+            >>> Poisson(10, 100).replace(batch_size=20).rate
+            0.2
         """
         if "rate" in changes:
             changes.setdefault("batch_size", None)
@@ -233,10 +262,25 @@ class Poisson(Sampling):
 class TruncatedPoisson(Sampling):
     """Poisson sampling that drops examples at random when more than `max_size` were drawn.
 
+    Use it where memory sets a hard limit on the batch.
+
     Args:
-        batch_size: the expected batch size before truncation, in [1, N].
-        dataset_size: N.
-        max_size: the largest batch.
+        batch_size: B, the expected batch size before truncation, in [1, N].
+        dataset_size: N, the number of examples.
+        max_size: the size of the largest batch, in [1, N].
+
+    Raises:
+        ValueError: if a number is outside its range.
+
+    Privacy:
+        Relation: add or remove one example ("pld" also knows replace-one). Event: a
+        `TruncatedSubsampledGaussianDpEvent` per step. It costs a little more than `Poisson`, since
+        one example can displace another.
+
+    Example:
+        >>> sampling = TruncatedPoisson(batch_size=3, dataset_size=6, max_size=4)
+        >>> max(len(sampling.draw(jax.random.key(0), t).rows()) for t in range(20))
+        4
     """
 
     batch_size: float
@@ -269,11 +313,24 @@ class TruncatedPoisson(Sampling):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """Takes a fixed number of examples, uniformly without replacement.
+    """Takes a fixed number of examples, uniformly without replacement, anew at every step.
 
     Args:
-        size: the batch size.
-        dataset_size: N.
+        size: B, the batch size, in [1, N].
+        dataset_size: N, the number of examples.
+
+    Raises:
+        ValueError: if a number is outside its range.
+
+    Privacy:
+        Relation: replace one example, which can change the sum by two bounds; add or remove one
+        does not fit a batch of fixed size. Event: a release per step, sampled without replacement.
+        Accountants: "rdp" and "tcdp".
+
+    Example:
+        >>> sampling = FixedSize(size=2, dataset_size=6)
+        >>> [len(sampling.draw(jax.random.key(0), t).rows()) for t in range(3)]
+        [2, 2, 2]
     """
 
     size: int
@@ -297,7 +354,7 @@ class FixedSize(Sampling):
 
     @property
     def rate(self) -> float:  # type: ignore[override]
-        """The share of the examples in a batch."""
+        """The fraction of the examples in a batch, B / N."""
         return self.size / self.dataset_size
 
     def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
@@ -312,10 +369,21 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Takes every example, every time: no amplification.
+    """Takes every example at every step.
 
     Args:
-        dataset_size: N; None for accounting only, which does not depend on it.
+        dataset_size: N, the number of examples; None for accounting only, which does not need it.
+
+    Raises:
+        ValueError: if `dataset_size` is below 1.
+
+    Privacy:
+        Relation: add or remove one example, or replace one. Event: a plain release per step,
+        without amplification by sampling.
+
+    Example:
+        >>> FullBatch(100).rate
+        1.0
     """
 
     dataset_size: int | None = None

@@ -16,6 +16,7 @@ from typing import Any
 import dp_accounting
 import numpy as np
 
+import dpjax
 from dpjax import accounting, methods, sampling, schedules
 
 SIZE, BATCH, STEPS = 60_000, 256, 2344
@@ -34,7 +35,7 @@ def seconds(job: Callable[[], Any], repeats: int = 3) -> float:
     return min(times)
 
 
-def decaying(distinct: int) -> methods.Method:
+def decaying(distinct: int) -> dpjax.Mechanism:
     """Returns plain clipping with a noise multiplier that falls from 1.6 to 0.8."""
     values = tuple(np.geomspace(1.6, 0.8, distinct).tolist())
     return methods.dp_sgd(schedules.table(values, steps_per_epoch=STEPS / distinct))
@@ -104,7 +105,7 @@ def opacus_times() -> dict[tuple[str, str], float]:
     return times
 
 
-def calibration(method: methods.Method, accountant: str) -> float:
+def calibration(method: dpjax.Mechanism, accountant: str) -> float:
     """Times dpjax' calibration to epsilon 2."""
     return seconds(lambda: accounting.calibrate(method, POISSON, STEPS, 2.0, DELTA, accountant))
 

@@ -3,7 +3,7 @@
 For single layers, the norms and the weighted sum of all examples without forming their gradients
 (from inner products, or rows that were looked up) and by forming them, timed in turns, beside what
 the model estimates. The last column is what the model's choice costs beside the better
-one. Constants in dpjax/gradients/ghost/cost.py were fitted to this table on 2 cores.
+one. Constants in dpjax/gradients/ghost/planner.py were fitted to this table on 2 cores.
 """
 
 import argparse
@@ -16,11 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients.ghost.analysis import analysed
-from dpjax.gradients.ghost.blocks import Block, blocks_of
-from dpjax.gradients.ghost.cost import lookup_costs, site_costs
-from dpjax.gradients.ghost.engine import book_kept
-from dpjax.gradients.ghost.work import Work
+from dpjax.gradients.ghost.engine import Work, book_kept
+from dpjax.gradients.ghost.planner import Block, blocks_of, lookup_costs, site_costs
+from dpjax.gradients.ghost.trace import analysed
 from dpjax.gradients.groups import group_index
 from dpjax.gradients.rows import batch_rows
 
@@ -37,8 +35,8 @@ class Layer:
     tokens: int = 0  # examples are indices below it
 
     def loss(self, kernel: Any, x: Any) -> Any:
-        """Returns a loss whose cotangents differ by position."""
-        return jnp.sum(jnp.tanh(self.apply(kernel, x)))
+        """Returns a loss whose cotangents differ by position, and no auxiliary output."""
+        return jnp.sum(jnp.tanh(self.apply(kernel, x))), ()
 
     def data(self) -> tuple[jax.Array, jax.Array]:
         """Returns a parameter and a batch."""

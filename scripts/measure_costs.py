@@ -3,7 +3,7 @@
 The process keeps to one core and counts its own seconds on it, which suffer less from other work
 than those on the clock. A step is timed without an example (noise and optimizer) and with a few
 chunks of them; the difference is what examples cost. All is then scaled so that the small CNN costs
-what it costs alone on a core. The table in dpjax/reproduce/hours.py is what this printed.
+what it costs alone on a core. The table in dpjax/papers/core_hours.py is what this printed.
 """
 
 import argparse
@@ -19,14 +19,14 @@ import numpy as np
 
 from dpjax.data import Dataset, Pixels, Split, source_of
 from dpjax.data.words import VOCABULARY
-from dpjax.reproduce import Run, cells, recipe_of
-from dpjax.reproduce.hours import Network, network_of
+from dpjax.papers import SeededRun, cells, recipe_of
+from dpjax.papers.core_hours import MeasuredNetwork, network_of
 from dpjax.sampling import FullBatch
 from dpjax.train import Experiment, build_program
 from dpjax.train.program import TrainState
 from dpjax.train.task import Examples, examples_of
 
-REFERENCE = Network("small_cnn", 28)
+REFERENCE = MeasuredNetwork("small_cnn", 28)
 ALONE = 1.45e-4  # seconds per example of the small CNN, alone on a core, batches of 256
 CHUNKS = 2
 
@@ -40,7 +40,7 @@ LETTERS = {"names": 58}
 class Case:
     """A network and an experiment that uses it."""
 
-    network: Network
+    network: MeasuredNetwork
     experiment: Experiment
 
     @property
@@ -66,12 +66,12 @@ class Case:
 
 def cases() -> list[Case]:
     """Returns each network of the recipes once, the reference first."""
-    found: dict[Network, Case] = {}
+    found: dict[MeasuredNetwork, Case] = {}
     for cell in cells():
         experiment = recipe_of(cell).experiment
         if experiment is None:
             continue
-        network = network_of(Run(experiment, 0))
+        network = network_of(SeededRun(experiment, 0))
         if network.scale == 1:  # the large ones are extrapolated
             found.setdefault(network, Case(network, experiment))
     return [found.pop(REFERENCE), *found.values()]
@@ -129,8 +129,10 @@ def main() -> None:
         if case.network == REFERENCE:
             slower = (example + step / case.experiment.train.batch_size) / ALONE
             print(f"# slower than alone by {slower:.2f}", flush=True)
-        named = f"Network({case.network.model!r}, {case.network.side}, {case.network.engine!r})"
-        print(f"    {named}: Cost({example / slower:.2g}, {step / slower:.2g}),", flush=True)
+        named = (
+            f"MeasuredNetwork({case.network.model!r}, {case.network.side}, {case.network.engine!r})"
+        )
+        print(f"    {named}: CoreSeconds({example / slower:.2g}, {step / slower:.2g}),", flush=True)
         jax.clear_caches()
 
 

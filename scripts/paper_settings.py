@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpjax import accounting, methods, sampling
+from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_epsilon_as_printed
 
 
 class Setting(NamedTuple):
@@ -82,7 +83,7 @@ def setting_rows(setting: Setting) -> list[str]:
             accounting.calibrate(methods.dp_sgd(1.0), poisson, steps, epsilon, delta, accountant)
             for accountant in ("rdp", "pld")
         ]
-        renyi, tight = (found.mechanism.noise_multiplier for found in sigmas)
+        renyi, tight = (found.noise_multiplier for found in sigmas)
         shown = "1/N" if setting.delta is None else f"{setting.delta:g}"
         rows.append(
             f"| {setting.paper} | {setting.data} | {setting.size:,} | {setting.batch} | "
@@ -95,7 +96,7 @@ def setting_rows(setting: Setting) -> list[str]:
 def auto_dp_row(sigma_0: float, decay: str) -> str:
     """Returns the row of one decay: printed, by the printed formula, and true."""
     size, batch, epochs, delta = 60_000, 64, 100, 1e-5
-    printed = accounting.auto_dp_sgd_epsilon_as_printed(decay, sigma_0, size, batch, epochs)
+    printed = auto_dp_sgd_epsilon_as_printed(decay, sigma_0, size, batch, epochs)
     sound = methods.auto_dp_sgd_sound(
         sigma_0, steps_per_epoch=size / batch, epochs=epochs, decay=decay
     )

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from dpjax import methods, rules, schedules, thresholds
-from dpjax.methods import Method
+from dpjax.mechanism import Release
+from dpjax.papers.auto_dp_sgd import auto_dp_sgd
 from dpjax.rules import Rule
 from dpjax.schedules import Schedule
 from dpjax.thresholds import Threshold
@@ -42,7 +43,7 @@ THRESHOLDS: dict[str, Threshold] = {
 }
 
 # Each takes the noise multiplier (sigma_0 for a decaying one).
-METHODS: dict[str, Callable[[float], Method]] = {
+METHODS: dict[str, Callable[[float], Release]] = {
     "dp_sgd": methods.dp_sgd,
     "auto_v": methods.auto_v,
     "auto_s": methods.auto_s,
@@ -52,7 +53,9 @@ METHODS: dict[str, Callable[[float], Method]] = {
     "yu": lambda sigma: methods.yu(sigma, steps=100),
     "du": lambda sigma: methods.du(sigma, steps=100, rho_mu=2.0),
     "lin_decay": lambda sigma: methods.lin_decay(sigma, steps_per_epoch=10),
-    "lin_transfer": lambda sigma: methods.lin_transfer(sigma, (1.0, 0.8), steps_per_epoch=10),
+    "lin_transfer": lambda sigma: methods.lin_transfer(
+        sigma, thresholds=(1.0, 0.8), steps_per_epoch=10
+    ),
     "zhang_adaptive": lambda sigma: methods.zhang_adaptive(sigma, steps_per_epoch=10),
     "andrew": methods.andrew,
     "dc_sgd_p": methods.dc_sgd_p,
@@ -64,7 +67,7 @@ METHODS: dict[str, Callable[[float], Method]] = {
         sigma, dataset_size=64
     ),
     "adaclip": methods.adaclip,
-    "auto_dp_sgd": lambda sigma: methods.auto_dp_sgd(sigma, steps_per_epoch=10, epochs=10),
+    "auto_dp_sgd": lambda sigma: auto_dp_sgd(sigma, steps_per_epoch=10, epochs=10),
     "auto_dp_sgd_sound": lambda sigma: methods.auto_dp_sgd_sound(
         sigma, steps_per_epoch=10, epochs=10
     ),

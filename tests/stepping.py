@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from dpjax import noise
-from dpjax.auto_dp import AutoDpState
 from dpjax.privatize import PrivatizeState
 
 ROWS, D = 64, 20
@@ -57,11 +56,10 @@ def close(got: Any, want: Any, tolerance: float = FLOAT32) -> None:
 
 def at_step(state: Any, step: int) -> Any:
     """The state with its count of released steps moved to `step`."""
-    counting = (PrivatizeState, AutoDpState)
     return jax.tree.map(
-        lambda s: s._replace(step=jnp.int32(step)) if isinstance(s, counting) else s,
+        lambda s: s._replace(step=jnp.int32(step)) if isinstance(s, PrivatizeState) else s,
         state,
-        is_leaf=lambda s: isinstance(s, counting),
+        is_leaf=lambda s: isinstance(s, PrivatizeState),
     )
 
 

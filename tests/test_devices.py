@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from dpjax.batch_sums import ClippedSum
-from dpjax.devices import Limits, summed_over_devices
+from dpjax.batch_sums import ClippedSum, Limits, summed_over_devices
 
 DEVICES, ROWS, WIDTH = 8, 16, 50
 pytestmark = pytest.mark.skipif(jax.device_count() < DEVICES, reason=f"needs {DEVICES} devices")

@@ -8,8 +8,8 @@ import pytest
 import dpjax
 from dpjax import Mechanism, methods, rules, schedules, thresholds
 from dpjax.adaclip import adaclip
-from dpjax.momentum import inner_momentum
-from dpjax.stored_momentum import stored_momentum
+from dpjax.momentum import inner_outer, stored
+from dpjax.papers.auto_dp_sgd import auto_dp_sgd, auto_dp_sgd_as_printed
 
 nan, inf = float("nan"), float("inf")
 abadi = rules.abadi()
@@ -34,7 +34,7 @@ BAD_VALUES = [
     (lambda: rules.auto_s(gamma=nan), "gamma = nan: expected"),
     (lambda: rules.global_clip(z=0.0), "z = 0.0: expected"),
     (lambda: rules.global_adapt(scale=-1.0), "scale = -1.0: expected"),
-    (lambda: rules.auto_dp_as_printed(scale=2.0), "scale = 2.0: expected"),
+    (lambda: auto_dp_sgd_as_printed(1.0, scale=2.0), "scale = 2.0: expected"),
     (lambda: thresholds.dc_sgd_p(p=0.5, bins=1), "bins = 1: expected an integer >= 2"),
     (lambda: thresholds.dc_sgd_p(p=1.0), "p = 1.0: expected"),
     (lambda: thresholds.dc_sgd_e(bins=0), "bins = 0: expected"),
@@ -50,14 +50,14 @@ BAD_VALUES = [
     (lambda: schedules.table(values=(1.0, nan)), r"values\[1\] = nan: expected"),
     (lambda: schedules.scaled(schedules.yu_linear(1.0, 3), 0.0), "factor = 0.0: expected"),
     (lambda: methods.du(1.0, steps=5, rho_mu=0.5), "rho_mu = 0.5: expected"),
-    (lambda: methods.auto_dp_sgd(1.0, 10, 5, decay="stp"), "did you mean 'step'"),
-    (lambda: methods.auto_dp_sgd_sound(1.0, 10, 0), "epochs = 0: expected"),
-    (lambda: methods.psasc_momentum(1.0, gamma1=1.0), "gamma1 = 1.0: expected"),
-    (lambda: inner_momentum(decay=0.5, length=0), "length = 0: expected"),
-    (lambda: stored_momentum(gamma=0.0, dataset_size=3), "gamma = 0.0: expected"),
+    (lambda: auto_dp_sgd(1.0, steps_per_epoch=10, epochs=5, decay="stp"), "did you mean 'step'"),
+    (lambda: methods.auto_dp_sgd_sound(1.0, steps_per_epoch=10, epochs=0), "epochs = 0: expected"),
+    (lambda: methods.psasc_momentum(1.0, gamma1=0.0), "gamma1 = 0.0: expected"),
+    (lambda: inner_outer(gamma0=0.5, length=0), "length = 0: expected"),
+    (lambda: stored(gamma=0.0, dataset_size=3), "gamma = 0.0: expected"),
     (lambda: adaclip(h_floor=1e-2, h_ceiling=1e-4), "h_floor = 0.01: expected less than"),
-    (lambda: dpjax.privatize(Mechanism(abadi, 1.0, 1.0), 0, key), "expected_batch_size = 0"),
-    (lambda: dpjax.privatize(Mechanism(abadi, 1.0, 1.0), nan, key), "expected_batch_size = nan"),
+    (lambda: dpjax.privatize(Mechanism(abadi, 1.0, 1.0), 0, key), "sampling = 0"),
+    (lambda: dpjax.privatize(Mechanism(abadi, 1.0, 1.0), nan, key), "sampling = nan"),
     (lambda: dpjax.per_example_grads(lambda p, x: p, engine="vmp"), "did you mean 'vmap'"),
     (lambda: dpjax.per_example_grads(lambda p, x: p, chunk=0), "chunk = 0: expected"),
 ]
@@ -68,8 +68,10 @@ BAD_TYPES = [
     (lambda: Mechanism(abadi, abadi, 1.0), "expected a number or a schedule, got a rule"),
     (lambda: Mechanism(abadi, 1.0, thresholds.dc_sgd_e()), "got a threshold"),
     (lambda: thresholds.dc_sgd_e(bins=2.5), "bins = 2.5: expected an integer"),
-    (lambda: dpjax.privatize(methods.dp_sgd(1.0), 8, key), "expected a dpjax.Mechanism"),
-    (lambda: dpjax.Method("x", abadi), "expected a dpjax.Mechanism"),
+    (lambda: dpjax.privatize(abadi, 8, key), "expected a dpjax.Mechanism"),
+    (lambda: Mechanism(abadi, 1.0, momentum=0.9), "momentum = 0.9: expected"),
+    (lambda: Mechanism(abadi, 1.0, preconditioner=0.9), "preconditioner = 0.9: expected"),
+    (lambda: Mechanism(abadi, 1.0, noise=1.0), "noise = 1.0: expected"),
 ]
 
 
@@ -113,11 +115,11 @@ def test_the_split_is_derived_from_the_total():
 
 
 def test_what_is_not_private_says_so():
-    printed = methods.auto_dp_sgd(1.0, steps_per_epoch=10, epochs=5)
+    printed = auto_dp_sgd(1.0, steps_per_epoch=10, epochs=5)
     assert not printed.guarantee.private
     assert "auto_dp_sgd_sound" in printed.guarantee.statement
-    with pytest.raises(ValueError, match="has no bound"):
-        dpjax.privatize(printed.mechanism, 8, key)
+    with pytest.raises(TypeError, match=r"expected a dpjax\.Mechanism"):
+        dpjax.privatize(printed, 8, key)
     silent = Mechanism(abadi, 1.0, 0.0)
     assert not silent.guarantee.private
     assert "noise_multiplier is 0" in silent.guarantee.statement

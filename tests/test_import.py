@@ -28,7 +28,7 @@ def test_the_core_needs_jax_alone():
     code = """
 import jax.numpy as jnp, jax, optax, dpjax
 method = dpjax.methods.dc_sgd_e(1.0)
-tx = dpjax.privatize(method.mechanism, 2, jax.random.key(0))
+tx = dpjax.privatize(method, 2, jax.random.key(0))
 tx.update(jnp.ones((2, 3)), tx.init(jnp.zeros(3)))
 dpjax.sampling.Poisson(2, 8).draw(jax.random.key(0), 0)
 """

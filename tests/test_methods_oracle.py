@@ -6,11 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from dpjax import methods, per_example_grads, schedules
-from dpjax._states import find_state
 from tests.oracles import methods as oracle
 from tests.oracles import noise as random
 from tests.oracles import schedules as curves
@@ -108,11 +106,11 @@ def test_adaptive_methods(name: str, groups: str | None, monkeypatch: Patch) -> 
     kind, params, state, size, sigma_s = ADAPTIVE[name]
     sigma = auto_dp_sigma if name == "auto_dp_sgd_sound" else always(SIGMA)
     method = METHODS[name](SIGMA)
-    mechanism = method.mechanism.replace(groups=groups)
+    mechanism = method.replace(groups=groups)
     rule, rule_params = ("abadi", {})
     if name == "global_adapt":
         rule, rule_params = (name, {"scale": 1.0})
-    tx = method.replace(mechanism=mechanism).transformation(B, KEY)
+    tx = mechanism.transformation(B, KEY)
     run = stepper(monkeypatch, tx, start=96)  # auto_dp_sgd_sound's sigma drops at step 100
     for t in range(96, 103):
         g, mask = batch(t)
@@ -157,8 +155,8 @@ def test_adaclip(monkeypatch: Patch) -> None:
             g, mask, moments, SIGMA, B, run.z_grad, *betas_and_limits
         )
         close(got, want)
-        close(flat_of(run.state.mean), moments[0])
-        close(flat_of(run.state.variance), moments[1])
+        close(flat_of(run.state.hooks[0].mean), moments[0])
+        close(flat_of(run.state.hooks[0].variance), moments[1])
     assert np.ptp(moments[1]) > 5e-6
 
 
@@ -181,7 +179,8 @@ def test_psasc_with_stored_momentum(monkeypatch: Patch) -> None:
             g, average, 0.5, mask, 1.0, 0.01, 0.9, SIGMA, B, run.z_grad
         )
         close(got, want)
-        stored = [np.asarray(m).reshape(ROWS, -1) for m in jax.tree.leaves(run.state.average)]
+        averages = jax.tree.leaves(run.state.hooks[0].average)
+        stored = [np.asarray(m).reshape(ROWS, -1) for m in averages]
         np.testing.assert_allclose(np.hstack(stored), average, FLOAT32, 1e-6)
 
 
@@ -190,7 +189,7 @@ def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
     tx = method.transformation(B, KEY)
 
     def update(rows: Any, state: Any, params: Any, mask: Any) -> Any:
-        grads = per_example_grads(method.loss(quadratic, state))(params, rows, mask=mask)
+        grads = per_example_grads(quadratic, "vmap")(params, rows, mask=mask)
         return tx.update(grads, state, params)
 
     run = Stepper(monkeypatch, tx.init, update)
@@ -206,7 +205,7 @@ def test_psasc_with_recomputed_momentum(monkeypatch: Patch) -> None:
             *(1.0, 0.01, 0.9, SIGMA, B, run.z_grad),
         )
         close(got, want)
-        close(B * flat_of(find_state(run.state, optax.TraceState).trace), outer)
+        close(B * flat_of(run.state.hooks[0].outer), outer)
         run.params = tree_of(flat_of(run.params) - 0.3 * got)
 
 

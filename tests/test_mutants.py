@@ -5,6 +5,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -136,3 +137,21 @@ def test_another_dpjax_than_the_copys_is_refused(tmp_path):
     (tmp_path / "dpjax").rename(tmp_path / "elsewhere")  # the installed one is found in its place
     code, output = mutants.run_tests(tmp_path, TESTS)
     assert (code, "imported" in output) == (70, True)
+
+
+def test_no_mutant_relies_on_a_test_that_the_default_run_leaves_out():
+    table = tomllib.loads((Path(__file__).parent / "repeated.toml").read_text())
+    kept = {
+        f"tests/{file}.py::{name}": ids
+        for file, names in table.items()
+        for name, ids in names.items()
+    }
+    for function in kept:
+        file, _, name = function.partition("::")
+        assert f"def {name.split('::')[-1]}(" in (mutants.ROOT / file).read_text(), function
+    for mutant in LIST:
+        for test in mutant.tests:
+            function, _, parameters = test.partition("[")
+            assert function not in kept or (
+                parameters.removesuffix("]") in kept[function] if parameters else kept[function]
+            ), test

@@ -132,7 +132,7 @@ def test_values_are_held_beyond_the_end() -> None:
 
 @pytest.mark.parametrize("rho_mu", [1.0, 1.7, 4.0])
 def test_du_noise_falls_as_its_inverse_grows(rho_mu: float) -> None:
-    sigma = methods.du(1.3, steps=40, rho_mu=rho_mu).mechanism.noise_multiplier
+    sigma = methods.du(1.3, steps=40, rho_mu=rho_mu).noise_multiplier
     steps = np.arange(60)
     want = [oracle.du_noise(int(t), 1.3, rho_mu, 40) for t in steps]
     np.testing.assert_allclose(sigma(jnp.asarray(steps)), want, FLOAT32)

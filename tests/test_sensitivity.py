@@ -55,20 +55,19 @@ def drawn_rows(added):
 
 def release_parts(method, groups, engine="vmap"):
     """Returns a jitted (data, indices, count) -> (ClippedSum, scales of both parts)."""
-    method = method.replace(mechanism=method.mechanism.replace(groups=groups))
+    method = method.replace(groups=groups)
     params = {"a": jnp.zeros(3), "b": jnp.zeros(2), "c": jnp.zeros(())}
     tx = optax.chain(method.transformation(B, jax.random.key(0)), optax.sgd(0.1))
     state = tx.init(params)
     released = find_state(state, dpjax.PrivatizeState).released
     statistic_scale = 1.0
-    if method.mechanism.adaptive:
-        sigma_s = method.mechanism.sigma_statistic(B)
-        statistic_scale = method.mechanism.threshold.sensitivity * sigma_s
+    if method.adaptive:
+        sigma_s = method.sigma_statistic(B)
+        statistic_scale = method.threshold.sensitivity * sigma_s
 
     @jax.jit
     def parts(data, indices, count):
-        loss = method.loss(linear_loss, state)
-        grads = dpjax.per_example_grads(loss, engine, chunk=CHUNK)(
+        grads = dpjax.per_example_grads(linear_loss, engine, chunk=CHUNK)(
             params, data, drawn_of(indices, count, rows_of(data))
         )
         return method.clipped_sum(grads, state)

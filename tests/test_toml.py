@@ -7,6 +7,7 @@ import pytest
 
 import dpjax
 from dpjax import _toml as toml
+from dpjax._record import Record
 from tests.registry import METHODS
 
 
@@ -15,7 +16,7 @@ def test_every_method_comes_back(name):
     method = METHODS[name](1.25)
     plain = tomllib.loads(toml.dumps(method.to_plain()))
     assert plain == method.to_plain()
-    assert dpjax.Method.from_plain(plain) == method
+    assert Record.from_plain(plain) == method
 
 
 def test_groups_and_nested_records_come_back():

@@ -8,46 +8,33 @@ from sklearn.datasets import load_digits
 
 import dpjax
 
-N, B, STEPS = 1437, 256, 200  # private examples, expected batch size, steps
+N, STEPS = 1437, 200  # private examples, steps
 EPSILON, DELTA = 6.0, 1e-4  # the budget of one run
-sampling = dpjax.sampling.Poisson(batch_size=B, dataset_size=N)
+sampling = dpjax.sampling.Poisson(batch_size=256, dataset_size=N)
 images, labels = load_digits(return_X_y=True)
 x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
 
+rngs = nnx.Rngs(0)
+layers = nnx.Linear(64, 64, rngs=rngs), nnx.relu, nnx.Linear(64, 10, rngs=rngs)
+graph, params = nnx.split(nnx.Sequential(*layers))
 
-def train(method, key):
-    rngs = nnx.Rngs(dpjax.noise.stream(key, "init"))
-    layers = nnx.Linear(64, 64, rngs=rngs), nnx.relu, nnx.Linear(64, 10, rngs=rngs)
-    graph, params = nnx.split(nnx.Sequential(*layers))
-    tx = optax.chain(method.transformation(B, key), optax.adam(3e-3))
 
-    def loss_fn(params, example):  # the loss of ONE example
-        logits = nnx.merge(graph, params)(example[0])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
-
-    def step(carry, t):
-        params, state = carry
-        drawn = sampling.draw(key, t)
-        grads_of = dpjax.per_example_grads(method.loss(loss_fn, state), chunk=64)
-        grads = grads_of(params, (x[:N], y[:N]), drawn)
-        updates, state = tx.update(grads, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    (params, _), _ = jax.lax.scan(step, (params, tx.init(params)), jnp.arange(STEPS))
-    return jnp.mean(nnx.merge(graph, params)(x[N:]).argmax(1) == y[N:])
+def loss_fn(params, example):  # the loss of ONE example
+    logits = nnx.merge(graph, params)(example[0])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
 
 
 ledgers = []
-for uncalibrated in (
-    dpjax.methods.dp_sgd(noise_multiplier=1.0, threshold=1.0),
-    dpjax.methods.auto_s(noise_multiplier=1.0),
-    dpjax.methods.dc_sgd_e(noise_multiplier=1.0),
-):
-    method = dpjax.accounting.calibrate(uncalibrated, sampling, STEPS, EPSILON, DELTA)
+for method in (dpjax.methods.dp_sgd(), dpjax.methods.auto_s(), dpjax.methods.dc_sgd_e()):
+    mechanism = dpjax.calibrate(method, sampling, STEPS, EPSILON, DELTA)
     key = jax.random.key(len(ledgers))  # one noise never covers two signals
-    accuracy = jax.jit(train, static_argnums=0)(method, key)
-    ledgers.append(dpjax.accounting.Ledger("digits").add_steps(method, sampling, STEPS))
-    print(f"{method.name:9s} {accuracy:6.1%} of held-out digits right")
+    data = (x[:N], y[:N])
+    fitted = dpjax.fit(
+        loss_fn, params, data, mechanism, sampling, optax.adam(3e-3), STEPS, key, chunk=64
+    )
+    accuracy = jnp.mean(nnx.merge(graph, fitted.params)(x[N:]).argmax(1) == y[N:])
+    ledgers.append(fitted.ledger)
+    print(f"{mechanism.name:9s} {accuracy:6.1%} of held-out digits right")
 
 cost = dpjax.accounting.published_together(ledgers, DELTA)
 print(

@@ -1,7 +1,6 @@
 """Accounting: the epsilon of what ran, by Google's dp-accounting."""
 
 from dpjax.accounting import tuning
-from dpjax.accounting.as_printed import auto_dp_sgd_epsilon_as_printed
 from dpjax.accounting.bound import Bound, delta, epsilon
 from dpjax.accounting.budget import Budget, BudgetExceededError
 from dpjax.accounting.calibration import calibrate, largest_batch, max_steps
@@ -23,7 +22,6 @@ __all__ = [
     "Ledger",
     "Steps",
     "Together",
-    "auto_dp_sgd_epsilon_as_printed",
     "calibrate",
     "delta",
     "epsilon",

@@ -1,9 +1,8 @@
-"""Epsilon and delta of what ran: a number that says what it is worth."""
+"""Epsilon and delta of what ran, as numbers that know how they were computed."""
 
 import decimal
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import dp_accounting
 from dp_accounting import NeighboringRelation
@@ -15,7 +14,6 @@ from dpjax.accounting.leaves import Poisson, leaves
 from dpjax.accounting.missing_mass import delta_left, with_missing_mass
 from dpjax.accounting.relation import check_accountant
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.sampling import Sampling
 
 __all__ = [
@@ -32,14 +30,21 @@ __all__ = [
 
 
 class Bound(float):
-    """An upper bound on epsilon or delta. It is a float, and it knows how it came about.
+    """An upper bound on epsilon or delta: a float that knows how it was computed.
 
     Attributes:
-        lower: a lower bound on the same quantity, 0 where none is computed.
+        lower: a lower bound on the same quantity; 0 where none is computed.
         accountant: "pld", "rdp", "tcdp" or "gdp".
-        relation: the neighbouring relation, as in "add_or_remove_one".
+        relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
         guarantee: False for a figure that is an approximation or not proven.
-        note: what must be said with the number, as why it is no guarantee; empty for most.
+        note: what must be said with the number, such as why it is no guarantee; usually empty.
+
+    Example:
+        >>> import dpjax
+        >>> sampling = dpjax.sampling.Poisson.with_rate(0.01)
+        >>> figure = epsilon(dpjax.methods.dp_sgd(1.0), sampling, 1000, 1e-5, accountant="gdp")
+        >>> figure.guarantee, figure > 0
+        (False, True)
     """
 
     lower: float = 0.0
@@ -55,42 +60,56 @@ class Bound(float):
 
 
 def epsilon(
-    mechanism: Mechanism | Method,
+    mechanism: Mechanism,
     sampling: Sampling,
     steps: int,
     delta: float,
     accountant: str = "pld",
     *,
     start: int = 0,
-    relation: Any = None,
+    relation: str | NeighboringRelation | None = None,
     orders: Sequence[float] | None = None,
 ) -> Bound:
     """Returns the epsilon of `steps` steps of a mechanism at `delta`.
 
     Args:
-        mechanism: the mechanism or method that ran.
-        sampling: the sampler that drew its batches.
-        steps: how many steps were released.
+        mechanism: the mechanism that ran.
+        sampling: the sampling that drew its batches.
+        steps: how many steps were released, >= 1.
         delta: the target delta, in (0, 1).
-        accountant: "pld" (tight, with `lower`), "rdp" (the papers'), "tcdp" (inside its lemma's
-            conditions only) or "gdp" (the central-limit figure, no guarantee).
-        start: how many steps were released before.
-        relation: "add_or_remove_one", "replace_one", or None for the sampler's own.
-        orders: Renyi orders for "rdp"; None takes dp-accounting's.
+        accountant: "pld" (tight, with a lower bound), "rdp" (used by most papers), "tcdp" (only
+            where its lemma applies) or "gdp" (with sampling an approximation, not a guarantee).
+        start: how many steps of this run were released before; schedules are read from there.
+        relation: "add_or_remove_one", "replace_one", or None for that of the sampling: replace-one
+            for `FixedSize`, add-or-remove-one otherwise.
+        orders: the Renyi orders for "rdp"; None takes dp-accounting's.
 
     Returns:
-        A `Bound`: a float with its lower bound, relation and worth.
+        A `Bound`: a float with its lower bound, accountant, relation and whether it is a guarantee.
+
+    Raises:
+        TypeError: if `mechanism` is not a `Mechanism`, or the sampling is unknown.
+        ValueError: if the mechanism has no noise or is not calibrated, if the accountant knows no
+            bound for this sampling and relation, or if a number is outside its range.
 
     Privacy:
-        Epsilon counts these steps and nothing else: not the choice of hyper-parameters, not other
-        runs on the same data, not what is computed from the data elsewhere. See `Ledger`.
+        Relation: `relation`. Event: that of `event`, one Gaussian per step under the sampling. Not
+        counted: the choice of hyper-parameters, other runs on the same data, and anything else
+        computed from the data. See `Ledger`.
 
     Example:
         >>> import dpjax
-        >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-        >>> spent = epsilon(method, dpjax.sampling.Poisson.with_rate(0.01), steps=1000, delta=1e-5)
+        >>> sampling = dpjax.sampling.Poisson.with_rate(0.01)
+        >>> spent = epsilon(dpjax.methods.dp_sgd(1.0), sampling, steps=1000, delta=1e-5)
         >>> print(f"{spent:.2f}, at least {spent.lower:.2f}, under {spent.relation}")
         1.83, at least 1.82, under add_or_remove_one
+
+    Reference: "pld": Doroshenko et al., Connect the Dots: Tighter Discrete Approximations of
+    Privacy Loss Distributions, 2022, https://arxiv.org/abs/2207.04380; "rdp": Mironov, Talwar and
+    Zhang, Renyi Differential Privacy of the Sampled Gaussian Mechanism, 2019,
+    https://arxiv.org/abs/1908.10530; "tcdp": Bun et al., Composable and Versatile Privacy via
+    Truncated CDP, 2018, https://doi.org/10.1145/3188745.3188946; "gdp": Dong, Roth and Su, Gaussian
+    Differential Privacy, 2019, https://arxiv.org/abs/1905.02383
     """
     happened = event(
         mechanism,
@@ -104,22 +123,43 @@ def epsilon(
 
 
 def delta(
-    mechanism: Mechanism | Method,
+    mechanism: Mechanism,
     sampling: Sampling,
     steps: int,
     epsilon: float,
     accountant: str = "pld",
     *,
     start: int = 0,
-    relation: Any = None,
+    relation: str | NeighboringRelation | None = None,
     orders: Sequence[float] | None = None,
 ) -> Bound:
-    """Returns the delta of `steps` steps of a mechanism at `epsilon`; see `epsilon`.
+    """Returns the delta of `steps` steps of a mechanism at `epsilon`.
 
-    >>> import dpjax
-    >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-    >>> f"{delta(method, dpjax.sampling.Poisson.with_rate(0.01), 1000, epsilon=2.0):.1e}"
-    '2.7e-06'
+    Args:
+        mechanism: the mechanism that ran.
+        sampling: the sampling that drew its batches.
+        steps: how many steps were released, >= 1.
+        epsilon: the epsilon at which delta is wanted, >= 0.
+        accountant: as for `epsilon`.
+        start: how many steps of this run were released before.
+        relation: as for `epsilon`.
+        orders: as for `epsilon`.
+
+    Returns:
+        A `Bound`: a float with its accountant, relation and whether it is a guarantee.
+
+    Raises:
+        TypeError: as for `epsilon`.
+        ValueError: as for `epsilon`.
+
+    Privacy:
+        As for `epsilon`: these steps are counted, and nothing else.
+
+    Example:
+        >>> import dpjax
+        >>> mechanism = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+        >>> f"{delta(mechanism, dpjax.sampling.Poisson.with_rate(0.01), 1000, epsilon=2.0):.1e}"
+        '2.7e-06'
     """
     happened = event(
         mechanism,
@@ -139,7 +179,18 @@ def epsilon_of(
     accountant: str,
     orders: Sequence[float] | None = None,
 ) -> Bound:
-    """Returns the epsilon of an event that was written for this accountant."""
+    """Returns the epsilon of an event that was written for this accountant.
+
+    Args:
+        happened: the event, as `event` returns it for this accountant.
+        relation: the neighbouring relation.
+        delta: the target delta, in (0, 1).
+        accountant: "pld", "rdp", "tcdp" or "gdp".
+        orders: the Renyi orders for "rdp"; None takes dp-accounting's.
+
+    Raises:
+        ValueError: if a number is outside its range, or the accountant has no bound for the event.
+    """
     delta = _checks.fraction("delta", delta)
     _check_orders(orders, accountant)
     left, said = delta_left(happened, relation, delta, accountant)
@@ -157,7 +208,18 @@ def upper_epsilon_of(
     accountant: str,
     orders: Sequence[float] | None = None,
 ) -> float:
-    """Returns the number alone, and faster for "pld": what calibration repeats."""
+    """Returns the number of `epsilon_of` without its lower bound, faster for "pld".
+
+    Args:
+        happened: the event, as `event` returns it for this accountant.
+        relation: the neighbouring relation.
+        delta: the target delta, in (0, 1).
+        accountant: "pld", "rdp", "tcdp" or "gdp".
+        orders: the Renyi orders for "rdp"; None takes dp-accounting's.
+
+    Raises:
+        ValueError: if a number is outside its range, or the accountant has no bound for the event.
+    """
     check_accountant(accountant)
     _check_orders(orders, accountant)
     delta, _ = delta_left(happened, relation, delta, accountant)
@@ -177,7 +239,18 @@ def delta_of(
     accountant: str,
     orders: Sequence[float] | None = None,
 ) -> Bound:
-    """Returns the delta of an event that was written for this accountant."""
+    """Returns the delta of an event that was written for this accountant.
+
+    Args:
+        happened: the event, as `event` returns it for this accountant.
+        relation: the neighbouring relation.
+        epsilon: the epsilon at which delta is wanted, >= 0.
+        accountant: "pld", "rdp", "tcdp" or "gdp".
+        orders: the Renyi orders for "rdp"; None takes dp-accounting's.
+
+    Raises:
+        ValueError: if a number is outside its range, or the accountant has no bound for the event.
+    """
     epsilon = _checks.non_negative("epsilon", epsilon)
     check_accountant(accountant)
     _check_orders(orders, accountant)
@@ -214,7 +287,19 @@ def make_bound(
     *,
     guarantee: bool = True,
 ) -> Bound:
-    """Returns a bound with its attributes."""
+    """Returns a `Bound` with its attributes.
+
+    Args:
+        value: the bound itself.
+        accountant: who computed it.
+        relation: the neighbouring relation.
+        lower: a lower bound on the same quantity.
+        note: what must be said with the number.
+        guarantee: whether it is one.
+
+    Raises:
+        ValueError: if `value` is NaN.
+    """
     if math.isnan(value):
         raise ValueError(f"accountant = {accountant!r} gave NaN; expected another one")
     bound = Bound(value)
@@ -235,19 +320,29 @@ def _doubt(happened: dp_accounting.DpEvent, accountant: str) -> str:
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Writes a number with so many digits, never smaller than it is: for epsilons in print.
+    """Formats a number, rounded up, so that a printed epsilon is never below the true one.
 
-    >>> rounded_up(1.82831), rounded_up(12.0), rounded_up(2e-6)
-    ('1.829', '12', '2e-06')
+    Args:
+        value: the number.
+        digits: how many significant digits.
+
+    Example:
+        >>> rounded_up(1.82831), rounded_up(12.0), rounded_up(2e-6)
+        ('1.829', '12', '2e-06')
     """
     return _rounded(value, digits, decimal.ROUND_CEILING)
 
 
 def rounded_down(value: float, digits: int = 4) -> str:
-    """Writes a number with so many digits, never larger than it is: for lower bounds in print.
+    """Formats a number, rounded down, so that a printed lower bound is never above the true one.
 
-    >>> rounded_down(1.82889)
-    '1.828'
+    Args:
+        value: the number.
+        digits: how many significant digits.
+
+    Example:
+        >>> rounded_down(1.82889)
+        '1.828'
     """
     return _rounded(value, digits, decimal.ROUND_FLOOR)
 

@@ -1,7 +1,7 @@
-"""The budget guard: refuses the step that would spend more than there is."""
+"""The budget guard: refuses a release that would exceed the budget."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dpjax import _checks
 from dpjax._record import Record
@@ -12,14 +12,13 @@ from dpjax.accounting.relation import check_accountant
 from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.tuning import Search
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.sampling import Sampling
 
 __all__ = ["Budget", "BudgetExceededError"]
 
 
 class BudgetExceededError(ValueError):
-    """A release would have cost more than the budget; it did not take place."""
+    """A release would have exceeded the budget, and was refused."""
 
 
 class _BudgetRecord(Record):
@@ -28,28 +27,36 @@ class _BudgetRecord(Record):
 
 @dataclass(frozen=True)
 class Budget(_BudgetRecord):
-    """How much may be spent on a data set, and who counts.
+    """How much may be spent on a data set, and which accountant counts.
 
     Args:
-        epsilon: the most that a ledger may cost.
-        delta: at this delta.
-        accountant: "pld" or "rdp": a budget is a guarantee.
+        epsilon: the largest epsilon that a ledger may cost, > 0.
+        delta: the delta at which it is counted, in (0, 1).
+        accountant: "pld" or "rdp"; the others do not always give a guarantee.
+
+    Raises:
+        ValueError: if a number is outside its range, or the accountant is another.
 
     Privacy:
-        Epsilon holds for releases whose noise, sampling and number were fixed beforehand, or chosen
-        without a look at what was released. For RDP it also holds when they were chosen by it.
+        The budget holds if noise, sampling and number of releases were fixed beforehand, or chosen
+        without looking at earlier releases. With "rdp" it holds also if they were chosen by looking
+        at them.
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
         >>> budget = Budget(epsilon=2.0, delta=1e-5)
-        >>> ledger = budget.admit(Ledger("digits"), Steps(method, sampling, 1000))
-        >>> budget.steps_left(ledger, method, sampling)
+        >>> ledger = budget.admit(Ledger("digits"), Steps(mechanism, sampling, 1000))
+        >>> budget.steps_left(ledger, mechanism, sampling)
         202
-        >>> budget.admit(ledger, Steps(method, sampling, 203, start=1000))
+        >>> budget.admit(ledger, Steps(mechanism, sampling, 203, start=1000))
         Traceback (most recent call last):
         ...
         dpjax.accounting.budget.BudgetExceededError: ...: expected at most 2 in all
+
+    Reference: for "rdp": Feldman and Zrnic, Individual Privacy Accounting via a Renyi Filter, 2021,
+    https://arxiv.org/abs/2008.11193; Lecuyer, Practical Privacy Filters and Odometers with Renyi
+    Differential Privacy, 2021, https://arxiv.org/abs/2103.01379
     """
 
     epsilon: float
@@ -66,13 +73,21 @@ class Budget(_BudgetRecord):
             raise ValueError(f"accountant = {self.accountant!r}: expected 'pld' or 'rdp'")
 
     def spent(self, ledger: Ledger) -> float:
-        """Returns what a ledger costs, as this budget counts."""
+        """Returns the epsilon of a ledger at this budget's delta, by its accountant.
+
+        Args:
+            ledger: what was released.
+        """
         return ledger.upper_epsilon(self.delta, self.accountant)
 
     def admit(self, ledger: Ledger, entry: Steps | Query | Search) -> Ledger:
         """Returns the ledger with one more entry, or refuses it.
 
         Call it *before* the release: what is in the ledger counts as released.
+
+        Args:
+            ledger: what was released so far.
+            entry: what is to be released: `Steps`, a query or a search.
 
         Raises:
             BudgetExceededError: if the whole would cost more than the budget.
@@ -91,26 +106,45 @@ class Budget(_BudgetRecord):
     def admit_steps(
         self,
         ledger: Ledger,
-        mechanism: Mechanism | Method,
+        mechanism: Mechanism,
         sampling: Sampling,
         steps: int = 1,
         run: str | None = None,
     ) -> Ledger:
-        """Returns the ledger with more steps, as `Ledger.add_steps`, or refuses them."""
+        """Returns the ledger with more steps, as `Ledger.add_steps` does, or refuses them.
+
+        Args:
+            ledger: what was released so far.
+            mechanism: the mechanism that is to run.
+            sampling: the sampling that is to draw its batches.
+            steps: how many steps, >= 1.
+            run: the id of the run that the steps continue; None for a run of their own.
+
+        Raises:
+            BudgetExceededError: if the whole would cost more than the budget.
+        """
         longer = ledger.add_steps(mechanism, sampling, steps, run)
         return self._checked(longer, f"{steps} more steps")
 
     def steps_left(
         self,
         ledger: Ledger,
-        mechanism: Mechanism | Method,
+        mechanism: Mechanism,
         sampling: Sampling,
         most: int = 2**24,
         run: str | None = None,
     ) -> int:
-        """Returns how many more steps of a mechanism the budget allows after a ledger.
+        """Returns how many more steps of a mechanism the budget allows.
 
-        They go on where the run with this id ended; without one they are a run of their own.
+        Args:
+            ledger: what was released so far.
+            mechanism: the mechanism that is to run.
+            sampling: the sampling that is to draw its batches.
+            most: the largest answer.
+            run: the id of the run that the steps continue; None for a run of their own.
+
+        Returns:
+            The number of steps; 0 if the budget does not allow even one.
         """
 
         def fits(steps: int) -> bool:
@@ -119,7 +153,7 @@ class Budget(_BudgetRecord):
         return largest_integer(fits, most)
 
 
-def _short(entry: Any) -> str:
+def _short(entry: Steps | Query | Search) -> str:
     if isinstance(entry, Steps):
         return f"{entry.steps} more steps"
     return repr(entry.tuning) if isinstance(entry, Search) else entry.what

@@ -1,33 +1,33 @@
-"""From a budget to what runs: noise, steps or batch size that spend just that."""
+"""From a budget to what runs: the noise, steps or batch size that spend it."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
 
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
 from dpjax.accounting.bound import upper_epsilon_of
-from dpjax.accounting.events import check_method, event, event_of_runs, noise_multipliers
+from dpjax.accounting.events import check_mechanism, event, event_of_runs, noise_multipliers
 from dpjax.accounting.gdp import gdp_epsilon
 from dpjax.accounting.relation import as_relation, check_supported
 from dpjax.accounting.solve import largest_integer, smallest_noise
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
+from dpjax.rules import abadi
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling
-from dpjax.schedules import scaled
+from dpjax.schedules import with_level
 
 __all__ = ["TOLERANCE", "calibrate", "largest_batch", "max_steps", "noise_for"]
 
 TOLERANCE = 1e-3
-"""How far below the target a calibrated epsilon may stay, relative to it."""
+"""How far below the budget a calibrated epsilon may stay, relative to it."""
 
 Runs = list[tuple[float, int]]
-Either = TypeVar("Either", bound=Mechanism | Method)
+"""Runs of equal noise: (noise multiplier, number of steps), in order."""
 
 
 def calibrate(
-    mechanism: Either,
+    mechanism: Mechanism,
     sampling: Sampling,
     steps: int,
     epsilon: float,
@@ -35,46 +35,52 @@ def calibrate(
     accountant: str = "pld",
     *,
     start: int = 0,
-    relation: Any = None,
+    relation: str | NeighboringRelation | None = None,
     orders: Sequence[float] | None = None,
-) -> Either:
-    """Returns the mechanism with just the noise that a budget allows.
+) -> Mechanism:
+    """Returns the mechanism with the least noise that a budget allows.
 
-    A noise multiplier that is a number is found; a schedule is multiplied by a found factor and
-    keeps its shape. The total sigma is calibrated: the noise of an adaptive threshold's statistic
-    stays what the threshold says, and the gradient's own follows from both.
+    A noise multiplier that is None or a number is replaced by the number found. A schedule keeps
+    its shape: its first value is found or, if it has no `init`, a factor on it.
+
+    What is calibrated is the total sigma. The noise of an adaptive threshold's statistic stays what
+    the threshold says, and the gradient's own follows from both.
 
     Args:
-        mechanism: a mechanism or method; of a noise multiplier that is a number only its being one
-            matters.
-        sampling: the sampler.
-        steps: how many steps will run.
-        epsilon: the budget; `epsilon` of the result is at most this, and at least 0.999 of it.
-        delta: the target delta.
+        mechanism: the mechanism; a noise level that it already has is replaced.
+        sampling: the sampling that will draw the batches.
+        steps: how many steps will run, >= 1.
+        epsilon: the budget, > 0; `epsilon` of the result is at most this, and at least 0.999 of it.
+        delta: the target delta, in (0, 1).
         accountant: as for `epsilon`.
-        start: how many steps were released before.
+        start: how many steps of this run were released before.
         relation: as for `epsilon`.
         orders: as for `epsilon`.
 
     Returns:
-        A new mechanism, or method, of the same kind.
+        A copy of the mechanism with its noise multiplier set.
 
     Raises:
-        ValueError: when the budget cannot be met: a statistic's noise is too small for it, it is
-            below what the accountant can tell at this delta, or so large that the noise which
-            spends it would be refused.
+        ValueError: if the budget cannot be met. The noise of a statistic may be too small for it;
+            epsilon may be too small for the accountant at this delta; or epsilon may be so large
+            that the accountant does not allow the little noise that would spend it.
+
+    Privacy:
+        Calibration does not look at the data and costs nothing. What the result then spends, and
+        what that leaves out, is said under `epsilon`.
 
     Example:
         >>> import dpjax
-        >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-        >>> sampling = dpjax.sampling.Poisson.with_rate(256 / 60_000)
-        >>> found = calibrate(method, sampling, 2344, epsilon=2.0, delta=1 / 60_000)
-        >>> round(found.mechanism.noise_multiplier, 3)
+        >>> sampling = dpjax.sampling.Poisson(256, dataset_size=60_000)
+        >>> mechanism = dpjax.methods.dp_sgd()
+        >>> found = calibrate(mechanism, sampling, 2344, epsilon=2.0, delta=1 / 60_000)
+        >>> round(found.noise_multiplier, 3)
         0.774
     """
     relation = as_relation(relation, sampling)
     check_supported(sampling, accountant, relation)
-    check_method(mechanism, sampling)
+    check_mechanism(mechanism)
+    mechanism.check_sampling(sampling)
 
     def spent(runs: Runs) -> float:
         happened = event_of_runs(runs, sampling, relation, accountant)
@@ -84,46 +90,57 @@ def calibrate(
 
 
 def noise_for(
-    mechanism: Either,
+    mechanism: Mechanism,
     sampling: Sampling,
     steps: int,
     epsilon: float,
     delta: float,
     spent: Callable[[Runs], float],
     start: int = 0,
-) -> Either:
-    """Returns the mechanism with just the noise for which `spent` of its runs is the budget.
+) -> Mechanism:
+    """Returns the mechanism with the least noise for which `spent` stays within the budget.
 
     Args:
         mechanism: as for `calibrate`.
-        sampling: as for `calibrate`; used for a first guess only.
-        steps: how many steps will run.
-        epsilon: the budget.
-        delta: the target delta.
-        spent: the epsilon of runs of (sigma, number of steps).
-        start: how many steps were released before.
+        sampling: as for `calibrate`; used for the first guess only.
+        steps: how many steps will run, >= 1.
+        epsilon: the budget, > 0.
+        delta: the target delta, in (0, 1).
+        spent: returns the epsilon of runs of (sigma, number of steps).
+        start: how many steps of this run were released before.
+
+    Raises:
+        ValueError: if the budget cannot be met.
     """
     epsilon = _checks.positive("epsilon", epsilon)
     delta = _checks.fraction("delta", delta)
-    shape = _shape(mechanism, steps, start)
+    check_mechanism(mechanism)
+    noise = mechanism.noise_multiplier
     why = ""
 
-    def cost(runs: Runs, factor: float) -> float:
+    def runs(level: float) -> Runs:
+        # Without the statistic, whose noise may not suit a level that is only tried.
+        return noise_multipliers(Mechanism(abadi(), 1.0, with_level(noise, level)), steps, start)
+
+    def cost(runs_at: Callable[[float], Runs], level: float) -> float:
         nonlocal why
         try:
-            return spent(_times(runs, factor))
+            return spent(runs_at(level))
         except ValueError as error:  # outside an accountant's conditions
             why = f" ({error})"
             return math.inf
 
-    few = _few(shape)
+    def few(level: float) -> Runs:
+        return _few(runs(level))
+
+    short = len(runs(1.0)) == len(few(1.0))
     # A long schedule takes seconds to account: fewer attempts, further from the target.
-    tolerance = 0.02 * TOLERANCE if len(few) == len(shape) else 0.5 * TOLERANCE
+    tolerance = 0.02 * TOLERANCE if short else 0.5 * TOLERANCE
     guess = _central_limit(sampling, few, epsilon, delta)
-    factor = smallest_noise(lambda f: cost(few, f), epsilon, guess, tolerance)
-    if factor is not None and len(few) < len(shape):
-        factor = smallest_noise(lambda f: cost(shape, f), epsilon, factor, tolerance, stride=1.002)
-    if factor is None:
+    level = smallest_noise(lambda x: cost(few, x), epsilon, guess, tolerance)
+    if level is not None and not short:
+        level = smallest_noise(lambda x: cost(runs, x), epsilon, level, tolerance, stride=1.002)
+    if level is None:
         # Less noise than the accountant allows would spend the budget, or no noise meets it.
         jumps = cost(few, 1e6 * guess) <= epsilon
         remedy = "a smaller epsilon" if jumps else "a larger epsilon or delta"
@@ -132,12 +149,10 @@ def noise_for(
             f"gives an epsilon in [{epsilon * (1 - TOLERANCE):g}, {epsilon:g}]{why}; expected "
             f"{remedy}, or another accountant"
         )
-    return _with_noise(mechanism, factor)
-
-
-def _times(runs: Runs, factor: float) -> Runs:
-    """Multiplies in the float32 in which the mechanism will run."""
-    return [(float(np.float32(factor) * np.float32(sigma)), count) for sigma, count in runs]
+    try:
+        return mechanism.replace(noise_multiplier=with_level(noise, level))
+    except ValueError as error:
+        raise ValueError(f"the budget needs {error}") from error
 
 
 def _few(runs: Runs, most: int = 16) -> Runs:
@@ -153,45 +168,18 @@ def _few(runs: Runs, most: int = 16) -> Runs:
     ]
 
 
-def _shape(mechanism: Mechanism | Method, steps: int, start: int) -> Runs:
-    """Returns the runs of the curve that will be multiplied; of a number they are ones."""
-    if isinstance(mechanism, Method):
-        mechanism = mechanism.mechanism
-    if not isinstance(mechanism, Mechanism):
-        raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism or dpjax.Method")
-    noise = mechanism.noise_multiplier
-    curve = _unscaled(noise) if callable(noise) else 1.0
-    # Without the statistic, whose noise may not suit the bare curve.
-    bare = mechanism.replace(threshold=1.0, noise_multiplier=curve)
-    return noise_multipliers(bare, steps, start)
-
-
-def _unscaled(noise: Any) -> Any:
-    return noise.schedule if isinstance(noise, scaled) else noise
-
-
-def _with_noise(mechanism: Either, factor: float) -> Either:
-    """Returns the mechanism with its bare curve multiplied by the factor."""
-    if isinstance(mechanism, Method):
-        return mechanism.replace(mechanism=_with_noise(mechanism.mechanism, factor))
-    noise = mechanism.noise_multiplier
-    new = scaled(_unscaled(noise), factor) if callable(noise) else factor
-    try:
-        return mechanism.replace(noise_multiplier=new)
-    except ValueError as error:
-        raise ValueError(f"the budget needs {error}") from error
-
-
-def _central_limit(sampling: Sampling, runs: Runs, epsilon: float, delta: float) -> float:
-    """Returns a factor by the central-limit figure, which has the right size."""
+def _central_limit(
+    sampling: Sampling, runs: Callable[[float], Runs], epsilon: float, delta: float
+) -> float:
+    """Returns a noise level by the central-limit figure, which has the right size."""
     rate = 1.0
     if isinstance(sampling, FixedSize):
         rate = sampling.size / sampling.dataset_size
     elif not isinstance(sampling, FullBatch):
         rate = sampling.rate
 
-    def figure(factor: float) -> float:
-        inverse = [((sigma * factor) ** -2, count) for sigma, count in runs]
+    def figure(level: float) -> float:
+        inverse = [(sigma**-2, count) for sigma, count in runs(level)]
         if max(value for value, _ in inverse) > 600:
             return math.inf
         squared = sum(count * rate**2 * math.expm1(value) for value, count in inverse)
@@ -201,32 +189,41 @@ def _central_limit(sampling: Sampling, runs: Runs, epsilon: float, delta: float)
 
 
 def max_steps(
-    mechanism: Mechanism | Method,
+    mechanism: Mechanism,
     sampling: Sampling,
     epsilon: float,
     delta: float,
     accountant: str = "pld",
     *,
     start: int = 0,
-    relation: Any = None,
+    relation: str | NeighboringRelation | None = None,
     most: int = 2**24,
 ) -> int:
-    """Returns how many steps a budget allows; 0 if not even one.
+    """Returns how many steps a budget allows.
 
     Args:
         mechanism: as for `epsilon`.
         sampling: as for `epsilon`.
-        epsilon: the budget.
-        delta: the target delta.
+        epsilon: the budget, > 0.
+        delta: the target delta, in (0, 1).
         accountant: as for `epsilon`.
-        start: how many steps were released before (and are not counted here).
+        start: how many steps of this run were released before; their cost is not counted here.
         relation: as for `epsilon`.
-        most: the largest answer.
+        most: the largest answer, >= 1.
+
+    Returns:
+        The number of steps; 0 if the budget does not allow even one.
+
+    Raises:
+        ValueError: as for `epsilon`.
+
+    Privacy:
+        As for `epsilon`: these steps are counted, and nothing else.
 
     Example:
         >>> import dpjax
-        >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
-        >>> max_steps(method, dpjax.sampling.Poisson.with_rate(0.01), epsilon=2.0, delta=1e-5)
+        >>> mechanism = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+        >>> max_steps(mechanism, dpjax.sampling.Poisson.with_rate(0.01), epsilon=2.0, delta=1e-5)
         1202
     """
     epsilon = _checks.positive("epsilon", epsilon)
@@ -243,7 +240,7 @@ def max_steps(
 
 
 def largest_batch(
-    mechanism: Mechanism | Method,
+    mechanism: Mechanism,
     dataset_size: int,
     steps: int,
     epsilon: float,
@@ -251,22 +248,28 @@ def largest_batch(
     accountant: str = "pld",
     *,
     start: int = 0,
-    relation: Any = None,
+    relation: str | NeighboringRelation | None = None,
 ) -> int:
     """Returns the largest expected batch size B, Poisson sampled at B / N, that a budget allows.
 
     Args:
         mechanism: as for `epsilon`.
-        dataset_size: N.
-        steps: how many steps will run, whatever the batch size.
-        epsilon: the budget.
-        delta: the target delta.
+        dataset_size: N, the number of examples, >= 1.
+        steps: how many steps will run, whatever the batch size, >= 1.
+        epsilon: the budget, > 0.
+        delta: the target delta, in (0, 1).
         accountant: as for `epsilon`.
-        start: how many steps were released before.
+        start: how many steps of this run were released before.
         relation: as for `epsilon`.
 
     Returns:
         B; 0 if the budget does not allow even an expected batch size of 1.
+
+    Raises:
+        ValueError: as for `epsilon`.
+
+    Privacy:
+        As for `epsilon`: these steps are counted, and nothing else.
 
     Example:
         >>> import dpjax

@@ -1,7 +1,6 @@
 """From what runs to what is accounted: the event of a mechanism under a sampler."""
 
 import math
-from typing import Any
 
 import attrs
 import dp_accounting
@@ -13,20 +12,20 @@ from dp_accounting import NeighboringRelation
 from dpjax import _checks, schedules
 from dpjax.accounting.relation import as_relation, check_supported
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
-from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from dpjax.sampling import FixedSize, Poisson, Sampling, TruncatedPoisson
+from dpjax.thresholds import Threshold
 
-__all__ = ["Event", "check_method", "event", "event_of_runs", "noise_multipliers"]
+__all__ = ["Event", "check_mechanism", "event", "event_of_runs", "noise_multipliers"]
 
 
 @attrs.frozen
-class Event(dp_accounting.ComposedDpEvent):
+class Event(dp_accounting.ComposedDpEvent):  # type: ignore[misc]
     """A composed event of dp-accounting that knows its neighbouring relation.
 
     Attributes:
         events: one (self-composed) event per run of equal noise multipliers, in order.
-        neighboring_relation: what two data sets differ by.
-        accountant: whose reading it is written for: under replace-one RDP needs another one.
+        neighboring_relation: what two neighbouring data sets differ by.
+        accountant: who will read it; under replace-one, "rdp" needs another event than the rest.
     """
 
     neighboring_relation: NeighboringRelation
@@ -34,58 +33,65 @@ class Event(dp_accounting.ComposedDpEvent):
 
 
 def event(
-    mechanism: Mechanism | Method,
+    mechanism: Mechanism,
     sampling: Sampling,
     steps: int,
     start: int = 0,
     *,
-    relation: Any = None,
+    relation: str | NeighboringRelation | None = None,
     accountant: str | None = None,
 ) -> Event:
     """Returns the dp-accounting event of `steps` steps of a mechanism.
 
     Step t is one Gaussian of noise multiplier sigma_t under the sampling that chose its batch. The
     gradient and an adaptive threshold's statistic are released together from one batch, so they
-    are one Gaussian with ``sigma_t^-2 = sigma_T^-2 + sigma_S^-2``: two Poisson events in their
-    place would report too little. Groups change the bound and not the event: noise is scaled by
+    are one Gaussian with ``sigma_t^-2 = sigma_T^-2 + sigma_S^-2``; two Poisson events in its place
+    would report too small an epsilon. Groups change the bound and not the event: noise is scaled by
     the bound over all groups.
 
-    Momentum adds nothing. Inner momentum changes what an example contributes, within the same
-    bound and from released iterates and that example alone; outer momentum and the optimizer see
-    released gradients only. Momentum stored per example makes every example take part in every
-    step, and so is accounted without amplification.
+    Momentum adds nothing. Inner momentum changes what an example contributes, but within the same
+    bound, and from that example and released iterates alone; outer momentum and the optimizer see
+    released gradients only. With momentum stored per example, every example takes part in every
+    step, so no amplification is accounted.
 
     Args:
-        mechanism: the `Method` that runs, or its `Mechanism`.
-        sampling: the sampler that draws the batches.
-        steps: how many steps are released, empty batches among them.
-        start: how many were released before, where schedules are read from.
-        relation: "add_or_remove_one" or "replace_one"; None takes the sampler's own, which is
+        mechanism: the mechanism that runs.
+        sampling: the sampling that draws the batches.
+        steps: how many steps are released, >= 1; steps with an empty batch count.
+        start: how many steps of this run were released before; schedules are read from there.
+        relation: "add_or_remove_one" or "replace_one"; None takes that of the sampling, which is
             replace-one for `FixedSize` and add-or-remove-one otherwise.
-        accountant: who will read the event. The noise multiplier is the noise's standard deviation
-            over one example's bound; "rdp" does not know that under replace-one an example can
-            change the sum by two bounds, so it is handed half of it. None means "rdp" for
-            `FixedSize` and "pld" otherwise.
+        accountant: who will read the event; None means "rdp" for `FixedSize` and "pld" otherwise.
+            The noise multiplier is the standard deviation of the noise over one example's bound.
+            Under replace-one an example can change the sum by two bounds, which dp-accounting's RDP
+            does not know: the event for "rdp" then has half the noise multiplier.
 
     Returns:
         The event, with its `neighboring_relation`.
 
+    Raises:
+        TypeError: if `mechanism` is not a `Mechanism`, or the sampling is unknown.
+        ValueError: if the mechanism has no noise or is not calibrated, or the accountant knows no
+            bound for this sampling and relation; the message says what to use instead.
+
+    Privacy:
+        Bound: the mechanism's, per example. Relation: `relation`. Not counted: anything that was
+        computed from the data outside the mechanism.
+
     Example:
         >>> from dpjax import methods, schedules
-        >>> method = methods.dc_sgd_e(schedules.table((1.5, 1.0), steps_per_epoch=100))
-        >>> for run in event(method, Poisson.with_rate(0.01), steps=150).events:
+        >>> mechanism = methods.dc_sgd_e(schedules.table((1.5, 1.0), steps_per_epoch=100))
+        >>> for run in event(mechanism, Poisson.with_rate(0.01), steps=150).events:
         ...     print(run.count, run.event)
         100 PoissonSampledDpEvent(...0.01, event=GaussianDpEvent(noise_multiplier=1.5))
         50 PoissonSampledDpEvent(...0.01, event=GaussianDpEvent(noise_multiplier=1.0))
-
-    Raises:
-        ValueError: for a mechanism without a guarantee, with the reason and what to use instead.
     """
     if accountant is None:
         accountant = "rdp" if isinstance(sampling, FixedSize) else "pld"
     relation = as_relation(relation, sampling)
     check_supported(sampling, accountant, relation)
-    check_method(mechanism, sampling)
+    check_mechanism(mechanism)
+    mechanism.check_sampling(sampling)
     runs = noise_multipliers(mechanism, steps, start)
     return event_of_runs(runs, sampling, relation, accountant)
 
@@ -96,7 +102,19 @@ def event_of_runs(
     relation: NeighboringRelation,
     accountant: str,
 ) -> Event:
-    """Returns the event of runs of (sigma, number of steps), as `noise_multipliers` gives them."""
+    """Returns the event of runs of equal noise.
+
+    Args:
+        runs: (sigma, number of steps) for each, as `noise_multipliers` returns them.
+        sampling: the sampling that draws the batches.
+        relation: the neighbouring relation.
+        accountant: who will read the event; see `event`.
+
+    Example:
+        >>> add_or_remove = NeighboringRelation.ADD_OR_REMOVE_ONE
+        >>> event_of_runs([(2.0, 5)], Poisson.with_rate(0.01), add_or_remove, "pld").events[0].count
+        5
+    """
     halved = accountant == "rdp" and relation is NeighboringRelation.REPLACE_ONE
     events = [
         dp_accounting.SelfComposedDpEvent(_one_step(sampling, sigma / 2 if halved else sigma), n)
@@ -105,29 +123,31 @@ def event_of_runs(
     return Event(events, relation, accountant)  # type: ignore[call-arg]
 
 
-def noise_multipliers(
-    mechanism: Mechanism | Method, steps: int, start: int = 0
-) -> list[tuple[float, int]]:
+def noise_multipliers(mechanism: Mechanism, steps: int, start: int = 0) -> list[tuple[float, int]]:
     """Returns the total noise multipliers of the steps as runs of (sigma, number of steps).
 
-    They are read from the mechanism's own schedule, in the float32 in which it runs.
+    They are read from the mechanism's own schedule, in float32, as it runs.
 
     Args:
-        mechanism: a mechanism or a method with a guarantee.
-        steps: how many steps.
-        start: the first step.
+        mechanism: a calibrated mechanism with noise.
+        steps: how many steps, >= 1.
+        start: the first step, >= 0.
 
-    >>> from dpjax import methods
-    >>> noise_multipliers(methods.zhang_adaptive(2.0, steps_per_epoch=2, rate=0.25), steps=5)
-    [(2.0, 2), (1.0, 2), (0.5, 1)]
+    Raises:
+        ValueError: if the mechanism has no noise or is not calibrated, or a step's noise is not
+            valid; the message names the step.
+
+    Example:
+        >>> from dpjax import methods
+        >>> noise_multipliers(methods.zhang_adaptive(2.0, steps_per_epoch=2, rate=0.25), steps=5)
+        [(2.0, 2), (1.0, 2), (0.5, 1)]
     """
-    mechanism = mechanism.mechanism if isinstance(mechanism, Method) else mechanism
-    if not isinstance(mechanism, Mechanism):
-        raise TypeError(f"mechanism = {mechanism!r}: expected a dpjax.Mechanism or dpjax.Method")
+    check_mechanism(mechanism)
     steps = _checks.integer("steps", steps, at_least=1)
     start = _checks.integer("start", start, at_least=0)
+    mechanism.check_calibrated()
     if not mechanism.guarantee.private:
-        raise ValueError(f"{mechanism.guarantee.statement} Expected {_instead(mechanism)}")
+        raise ValueError(f"{mechanism.guarantee.statement} Expected a noise_multiplier > 0.")
     sigmas = _read(mechanism, steps, start)
     _check_sigmas(mechanism, sigmas, start)
     if not callable(mechanism.noise_multiplier):
@@ -137,13 +157,19 @@ def noise_multipliers(
     return list(zip(sigmas[first].tolist(), counts.tolist(), strict=True))
 
 
-def _instead(mechanism: Mechanism) -> str:
-    if mechanism.rule.no_bound is None:
-        return "a noise_multiplier > 0."
-    return (
-        "a method with a bound: dpjax.methods.auto_dp_sgd_sound has the same noise schedules, with "
-        "real clipping."
-    )
+def check_mechanism(mechanism: object) -> None:
+    """Refuses anything but a `Mechanism`: nothing else can be accounted.
+
+    Args:
+        mechanism: what should be one.
+
+    Raises:
+        TypeError: if it is not.
+    """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"mechanism = {mechanism!r}: expected a dpjax.Mechanism, such as dpjax.methods returns"
+        )
 
 
 def _read(mechanism: Mechanism, steps: int, start: int) -> np.ndarray:
@@ -168,11 +194,10 @@ def _read(mechanism: Mechanism, steps: int, start: int) -> np.ndarray:
 
 def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:
     largest, expected = math.inf, "a finite number > 0"
-    if mechanism.adaptive:
+    threshold, noise = mechanism.threshold, mechanism.noise_multiplier
+    if isinstance(threshold, Threshold) and noise is not None:
         # None where it follows the batch size, which `privatize` knows; it looks at the largest.
-        sigma_s = mechanism.threshold.sigma_statistic(
-            schedules.largest(mechanism.noise_multiplier), None
-        )
+        sigma_s = threshold.sigma_statistic(schedules.largest(noise), None)
         if sigma_s is not None:
             largest = math.sqrt(0.75) * sigma_s
             expected = f"a number in (0, {largest:g}], sqrt(3)/2 of the statistic's sigma_S"
@@ -181,16 +206,6 @@ def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:
         step = int(bad.argmax())
         raise ValueError(
             f"noise_multiplier = {sigmas[step]:g} at step {start + step}: expected {expected}"
-        )
-
-
-def check_method(mechanism: Any, sampling: Sampling) -> None:
-    """Refuses a sampler that the method, or its mechanism, does not run with."""
-    bare = mechanism.mechanism if isinstance(mechanism, Method) else mechanism
-    if isinstance(bare, Mechanism) and bare.full_batch and not isinstance(sampling, FullBatch):
-        raise ValueError(
-            f"sampling = {sampling!r} with momentum stored per example: expected FullBatch(), "
-            "since every example takes part in every step"
         )
 
 

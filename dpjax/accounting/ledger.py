@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 import dp_accounting
 from dp_accounting import NeighboringRelation
@@ -16,7 +16,6 @@ from dpjax.accounting.queries import DeclaredQuery, GaussianQuery, LaplaceQuery,
 from dpjax.accounting.relation import as_relation, check_accountant
 from dpjax.accounting.tuning import Search
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.sampling import FixedSize, FullBatch, Sampling
 
 __all__ = ["Ledger", "Steps", "Together", "published_together"]
@@ -28,17 +27,29 @@ class _EntryRecord(Record):
 
 @dataclass(frozen=True)
 class Steps(_EntryRecord):
-    """Training steps that were released.
+    """A ledger entry: training steps that were released.
 
     Args:
-        mechanism: what ran.
-        sampling: what drew its batches.
-        steps: how many steps.
-        start: how many the same run had released before.
-        run: the id of the run they belong to, by which `Ledger.add_steps` continues it.
+        mechanism: the mechanism that ran.
+        sampling: the sampling that drew its batches.
+        steps: how many steps, >= 1.
+        start: how many steps the same run had released before.
+        run: the id of the run, by which `Ledger.add_steps` continues it; None for a run of its own.
+
+    Raises:
+        TypeError: as for `dpjax.accounting.event`.
+        ValueError: as for `dpjax.accounting.event`: what cannot be accounted cannot be entered.
+
+    Privacy:
+        Event: `dpjax.accounting.event` of these steps.
+
+    Example:
+        >>> import dpjax
+        >>> Steps(dpjax.methods.dp_sgd(1.0), dpjax.sampling.FullBatch(), steps=10).start
+        0
     """
 
-    mechanism: Mechanism | Method
+    mechanism: Mechanism
     sampling: Sampling
     steps: int
     start: int = 0
@@ -55,28 +66,38 @@ class Steps(_EntryRecord):
         event(self.mechanism, self.sampling, self.steps, self.start)
 
 
+Entry: TypeAlias = Steps | Query | Search
+"""What a ledger holds: steps, queries and searches."""
+
+
 class _LedgerRecord(Record):
     role: ClassVar[str] = "ledger"
 
 
 @dataclass(frozen=True)
 class Ledger(_LedgerRecord):
-    """What was released about one data set. Adding to it returns a longer one; nothing is removed.
+    """Everything that was released about one data set.
+
+    A ledger is immutable: adding to it returns a longer one, and nothing is ever removed.
 
     Args:
-        dataset: the data set's name, for the statement.
+        dataset: the name of the data set, for the privacy statement.
         unit: what one example stands for, and so what is protected.
         entries: what was released, in order: `Steps`, queries and searches.
 
+    Raises:
+        TypeError: if an entry is not one of these.
+        ValueError: if a name is empty.
+
     Privacy:
-        Epsilon is that of the composition of all entries, recomputed from what ran. It does not
-        count what is not entered.
+        Epsilon is that of the composition of all entries, recomputed from what ran. Not counted:
+        whatever was released without being entered.
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
-        >>> ledger = Ledger("digits").add_steps(method, sampling, 600, run="first")
-        >>> ledger = ledger.add_steps(method, sampling, 400, run="first")
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> ledger = Ledger("digits").add_steps(mechanism, sampling, 600, run="first")
+        >>> ledger = ledger.add_steps(mechanism, sampling, 400, run="first")
         >>> len(ledger.entries), round(ledger.epsilon(delta=1e-5), 2)
         (1, 1.83)
         >>> Ledger.from_json(ledger.to_json()) == ledger
@@ -85,7 +106,7 @@ class Ledger(_LedgerRecord):
 
     dataset: str
     unit: str = "one example"
-    entries: tuple[Any, ...] = ()
+    entries: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -100,13 +121,17 @@ class Ledger(_LedgerRecord):
             if not isinstance(entry, Steps | Query | Search):
                 raise TypeError(f"entries[{i}] = {entry!r}: expected Steps, a query or a Search")
 
-    def add(self, entry: Steps | Query | Search) -> Self:
-        """Returns the ledger with one more entry."""
+    def add(self, entry: Entry) -> Self:
+        """Returns the ledger with one more entry.
+
+        Args:
+            entry: `Steps`, a query or a search.
+        """
         return self.replace(entries=(*self.entries, entry))
 
     def add_steps(
         self,
-        mechanism: Mechanism | Method,
+        mechanism: Mechanism,
         sampling: Sampling,
         steps: int = 1,
         run: str | None = None,
@@ -114,12 +139,12 @@ class Ledger(_LedgerRecord):
         """Returns the ledger with more steps.
 
         Args:
-            mechanism: what ran.
-            sampling: what drew its batches.
-            steps: how many steps.
-            run: the id of the run. Steps of a run that has some already go on where those ended,
-                whatever was entered between, so that a schedule is read on. Without an id they are
-                a run of their own, from step 0.
+            mechanism: the mechanism that ran.
+            sampling: the sampling that drew its batches.
+            steps: how many steps, >= 1.
+            run: the id of the run. If the ledger has steps of that run, these continue where those
+                ended, whatever was entered between, and schedules are read on. Without an id they
+                are a run of their own, from step 0.
         """
         entry = Steps(mechanism, sampling, steps, self._end_of(run), run)
         last = self.entries[-1] if self.entries else None
@@ -142,13 +167,23 @@ class Ledger(_LedgerRecord):
         fixed = [s for s in samplers if isinstance(s, FixedSize)]
         return as_relation(None, fixed[0] if fixed else FullBatch())
 
-    def epsilon(self, delta: float, accountant: str = "pld", *, relation: Any = None) -> Bound:
-        """Returns the epsilon of everything in the ledger.
+    def epsilon(
+        self,
+        delta: float,
+        accountant: str = "pld",
+        *,
+        relation: str | NeighboringRelation | None = None,
+    ) -> Bound:
+        """Returns the epsilon of everything in the ledger; 0 if it is empty.
 
         Args:
-            delta: the target delta.
+            delta: the target delta, in (0, 1).
             accountant: as for `dpjax.accounting.epsilon`; a `repeat_and_select` search needs "rdp".
             relation: "add_or_remove_one", "replace_one", or None for the ledger's own.
+
+        Raises:
+            ValueError: if the accountant knows no bound for an entry under this relation, or the
+                declared queries use up delta.
         """
         happened, relation, left, declared = self._composed(delta, accountant, relation)
         rest = epsilon_of(happened, relation, left, accountant) if happened.events else None
@@ -159,14 +194,19 @@ class Ledger(_LedgerRecord):
         )
 
     def upper_epsilon(self, delta: float, accountant: str = "pld") -> float:
-        """Returns the same number without its lower bound, in half the time."""
+        """Returns the number of `epsilon` without its lower bound, which takes half the time.
+
+        Args:
+            delta: the target delta, in (0, 1).
+            accountant: as for `epsilon`.
+        """
         happened, relation, left, declared = self._composed(delta, accountant, None)
         if not happened.events:
             return declared
         return declared + upper_epsilon_of(happened, relation, left, accountant)
 
     def _composed(
-        self, delta: float, accountant: str, relation: Any
+        self, delta: float, accountant: str, relation: str | NeighboringRelation | None
     ) -> tuple[dp_accounting.DpEvent, NeighboringRelation, float, float]:
         """Returns the composed event, the relation, the delta left for it, and other epsilons."""
         delta = _checks.fraction("delta", delta)
@@ -201,7 +241,7 @@ class Ledger(_LedgerRecord):
         return spent, share if rest else left
 
     def _event(
-        self, entry: Any, relation: NeighboringRelation, accountant: str
+        self, entry: Entry, relation: NeighboringRelation, accountant: str
     ) -> dp_accounting.DpEvent | None:
         if isinstance(entry, Steps):
             return event(
@@ -219,12 +259,20 @@ class Ledger(_LedgerRecord):
         return None
 
     def to_json(self) -> str:
-        """Returns the ledger as JSON."""
+        """Returns the ledger as JSON text, for `from_json`."""
         return json.dumps(self.to_plain(), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Reads a ledger back; anything unknown is refused."""
+        """Returns the ledger that `to_json` wrote.
+
+        Args:
+            text: the JSON text.
+
+        Raises:
+            TypeError: if it is the plain form of something else.
+            ValueError: if it is not valid JSON, or holds an unknown or missing field.
+        """
         try:
             return cls.from_plain(json.loads(text))
         except RecursionError as error:
@@ -238,7 +286,12 @@ def _follows(entry: Steps, last: Steps) -> bool:
 
 
 class Together(NamedTuple):
-    """The cost of several runs on the same data: of each alone, and of publishing them all."""
+    """The cost of several runs on the same data.
+
+    Attributes:
+        each: the epsilon of each run alone.
+        all_published: the epsilon of publishing all of them.
+    """
 
     each: tuple[Bound, ...]
     all_published: Bound
@@ -247,20 +300,27 @@ class Together(NamedTuple):
 def published_together(
     ledgers: Sequence[Ledger], delta: float, accountant: str = "pld"
 ) -> Together:
-    """Returns what runs on the same data cost, each alone and all published.
+    """Returns what several runs on the same data cost, each alone and all published.
 
-    Seeds, methods and hyper-parameters that appear in one table were all released: whoever saw the
-    table saw their composition.
+    A table that shows several seeds, methods or hyper-parameters has released all of those runs:
+    its cost is that of their composition.
 
     Args:
-        ledgers: one per run, all of the same data set.
-        delta: the target delta.
+        ledgers: one per run, all of the same data set and unit.
+        delta: the target delta, in (0, 1).
         accountant: as for `dpjax.accounting.epsilon`.
+
+    Raises:
+        ValueError: if there are no ledgers, or they are of different data sets or units.
+
+    Privacy:
+        Event: the composition of all entries of all ledgers. It assumes that no two runs share
+        noise or batches: give each its own key.
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
-        >>> runs = [Ledger("digits").add_steps(method, sampling, 1000)] * 3
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> runs = [Ledger("digits").add_steps(mechanism, sampling, 1000)] * 3
         >>> cost = published_together(runs, delta=1e-5)
         >>> f"each {cost.each[0]:.2f}, all published {cost.all_published:.2f}"
         'each 1.83, all published 3.19'

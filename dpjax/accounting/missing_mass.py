@@ -17,6 +17,7 @@ PARAMETERS = 2**40
 _FAR = 0.09
 _OUTERMOST = 2.0**-96  # the probability of the largest radius
 _ROUNDING = 2.0**-20  # of a normal's arithmetic in float32, relative, with room
+_ROOM = 1.001  # that rounding moves the tail at m by up to m^2 2^-20, 1.3e-4 of itself
 _WORTH_SAYING, _TOO_MUCH = 1e-3, 0.5
 
 
@@ -32,9 +33,9 @@ def missing_mass(event: dp_accounting.DpEvent, relation: NeighboringRelation) ->
     such an output with probability ``q F(sigma)`` at most, q the probability that the example was
     drawn, and the releases add up (union bound):
 
-        ``F(sigma) = Q(m - 1/sigma) + Q(m - f) / (f sigma)^2 + k p(1 / (sigma sqrt(k)))``
+        ``F(sigma) = c (Q(m - 1/sigma) + Q(m - f) / (f sigma)^2) + k p(1 / (sigma sqrt(k)))``
 
-    with f = 0.09, k = `PARAMETERS` and ``p(s) = 2^-96 arccos(1 - s/m - 2^-20) / pi``.
+    with c = 1.001, f = 0.09, k = `PARAMETERS` and ``p(s) = 2^-96 arccos(1 - s/m - 2^-20) / pi``.
 
     Proof. On outputs that both neighbours can have, their densities are the Gaussians' up to one
     common factor (within 1e-18 of 1), so delta grows by the probability of the others. The example
@@ -43,7 +44,8 @@ def missing_mass(event: dp_accounting.DpEvent, relation: NeighboringRelation) ->
     to a grid is monotonic, so an output that is impossible without the example has
     ``z_i > m - s_i`` in a coordinate with ``s_i > 0``; these probabilities are added.
 
-    Coordinates with ``s_i > f``: each has ``Q(m - s_i)`` at most. As a function of ``w = s^2`` this
+    Coordinates with ``s_i > f``: each has ``c Q(m - s_i)`` at most, c - 1 being room for float32
+    (exactly computed, the discrete law stays below Q there). As a function of ``w = s^2`` this
     is convex where ``s (m - s) >= 1``, so that its ratio to w is largest at an end, ``s = f`` or
     ``s = 1/sigma``, and the sum of w is at most 1/sigma^2: the first two terms. The others: z is a
     radius times the sine of an angle, and next to m there is one radius only, of probability 2^-96,
@@ -61,7 +63,7 @@ def missing_mass(event: dp_accounting.DpEvent, relation: NeighboringRelation) ->
 
     >>> mass = missing_mass(dp_accounting.GaussianDpEvent(0.2), _ADD)
     >>> f"{mass / special.ndtr(5 - SUPPORT):.3f}"
-    '1.000'
+    '1.001'
     """
     return min(1.0, _total(event, relation))
 
@@ -101,7 +103,7 @@ def _per_release(sigmas: np.ndarray) -> np.ndarray:
     alone = special.ndtr(1 / sigmas - SUPPORT)
     some = special.ndtr(_FAR - SUPPORT) / (_FAR * sigmas) ** 2
     angle = np.arccos(np.maximum(1 - 1 / (sigmas * PARAMETERS**0.5 * SUPPORT) - _ROUNDING, 0.0))
-    total = alone + some + PARAMETERS * _OUTERMOST * angle / np.pi
+    total = _ROOM * (alone + some) + PARAMETERS * _OUTERMOST * angle / np.pi
     return np.where(1 / sigmas < SUPPORT - 1, np.minimum(total, 1.0), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Other releases about the same data: private evaluations, counts, and the like."""
+"""Releases other than training steps: private evaluations, counts and the like."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,13 @@ __all__ = ["DeclaredQuery", "GaussianQuery", "LaplaceQuery", "Query"]
 
 
 class Query(Record):
-    """A release that is no training step. Subclasses are frozen dataclasses with a `what`."""
+    """A release other than a training step: `GaussianQuery`, `LaplaceQuery` or `DeclaredQuery`.
+
+    It records what was released for a `Ledger`; the release itself is made elsewhere.
+
+    Attributes:
+        what: what was released, in words; it appears in the privacy statement.
+    """
 
     role: ClassVar[str] = "query"
 
@@ -33,7 +39,12 @@ class _NoisyQuery(Query):
     count: int
 
     def event(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
-        """Returns the event, written for an accountant."""
+        """Returns the dp-accounting event of all `count` releases.
+
+        Args:
+            relation: the neighbouring relation.
+            accountant: who will read the event; under replace-one, "rdp" is given half the noise.
+        """
         halved = relation is NeighboringRelation.REPLACE_ONE and accountant == "rdp"
         one = self._one(self.noise_multiplier / 2 if halved else self.noise_multiplier)
         return dp_accounting.SelfComposedDpEvent(one, self.count)
@@ -51,16 +62,22 @@ class _NoisyQuery(Query):
 
 @dataclass(frozen=True)
 class GaussianQuery(_NoisyQuery):
-    """A number or vector, released with Gaussian noise over all the data.
+    """A sum over all the data, a number or a vector, released with Gaussian noise.
+
+    ``sum_i f(x_i) + N(0, (noise_multiplier * b)^2 I)``, where |f(x_i)| <= b in the L2 norm.
 
     Args:
         what: what was released, in words.
-        noise_multiplier: the noise's standard deviation over the L2 norm of what one example adds.
-        count: how many times.
+        noise_multiplier: the standard deviation of the noise over b, > 0.
+        count: how many such releases there were, >= 1.
+
+    Raises:
+        ValueError: if `what` is empty, or a number is outside its range.
 
     Privacy:
-        Bound: as the caller says by `noise_multiplier`. Relation: add or remove one example; under
-        replace-one the change is two bounds, and is accounted so. Event: a Gaussian per release.
+        Bound: b, on the caller's word; nothing here checks it. Relation: add or remove one example;
+        under replace-one the sum can change by 2 b, which is accounted. Event: one Gaussian per
+        release, without amplification. Not protected: anything, if f(x_i) can exceed b.
 
     Example:
         >>> GaussianQuery("right answers on held-out examples", noise_multiplier=50.0).count
@@ -81,16 +98,30 @@ class GaussianQuery(_NoisyQuery):
 
 @dataclass(frozen=True)
 class LaplaceQuery(_NoisyQuery):
-    """A number or vector, released with Laplace noise over all the data.
+    """A sum over all the data, a number or a vector, released with Laplace noise.
+
+    ``sum_i f(x_i) + Laplace(noise_multiplier * b)`` in every coordinate, where |f(x_i)| <= b in the
+    L1 norm.
 
     Args:
         what: what was released, in words.
-        noise_multiplier: the noise's scale over the L1 norm of what one example adds.
-        count: how many times.
+        noise_multiplier: the scale of the noise over b, > 0.
+        count: how many such releases there were, >= 1.
+
+    Raises:
+        ValueError: if `what` is empty, or a number is outside its range.
 
     Privacy:
-        Bound: as the caller says by `noise_multiplier`; epsilon is its inverse. Relation: as for
-        `GaussianQuery`. Event: a Laplace release each.
+        Bound: b, on the caller's word; nothing here checks it. Relation: add or remove one example;
+        under replace-one the sum can change by 2 b, which is accounted. Event: one Laplace release
+        each, of epsilon ``1 / noise_multiplier``, without amplification. Not protected: anything,
+        if f(x_i) can exceed b.
+
+    Example:
+        >>> from dpjax.accounting import Ledger
+        >>> ledger = Ledger("digits").add(LaplaceQuery("number of sevens", noise_multiplier=10.0))
+        >>> ledger.epsilon(delta=1e-5) <= 0.1 + 1e-3
+        True
     """
 
     what: str
@@ -107,16 +138,28 @@ class LaplaceQuery(_NoisyQuery):
 
 @dataclass(frozen=True)
 class DeclaredQuery(Query):
-    """A release with a guarantee of its own, which is taken at its word.
+    """A release with an (epsilon, delta) of its own, which is taken on trust.
 
     Args:
         what: what was released, in words.
-        epsilon: its epsilon.
-        delta: its delta; 0 for pure differential privacy.
-        relation: the relation that both are for; a ledger under another one refuses it.
+        epsilon: its epsilon, > 0.
+        delta: its delta, in [0, 1); 0 for pure differential privacy.
+        relation: the neighbouring relation they hold for, "add_or_remove_one" or "replace_one"; a
+            ledger under the other one refuses it.
+
+    Raises:
+        ValueError: if `what` is empty, a number is outside its range, or the relation is unknown.
 
     Privacy:
-        Added to the rest by basic composition: epsilons add up, deltas add up.
+        Bound: none is checked. Relation: `relation`. Event: none; the guarantee is added to the
+        rest by basic composition: epsilons add up, and so do deltas. Not protected: anything, if
+        the declared guarantee does not hold.
+
+    Example:
+        >>> from dpjax.accounting import Ledger
+        >>> ledger = Ledger("digits").add(DeclaredQuery("a census table", epsilon=0.5))
+        >>> float(ledger.epsilon(delta=1e-5))
+        0.5
     """
 
     what: str

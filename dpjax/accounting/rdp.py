@@ -43,7 +43,7 @@ TAIL_ORDERS: tuple[float, ...] = (
 """The default orders and more beyond 63, where the best one lies for a delta of 1e-15 and less."""
 
 
-class RdpAccountant(library.RdpAccountant):
+class RdpAccountant(library.RdpAccountant):  # type: ignore[misc]
     """dp-accounting's accountant, with all noise multipliers of a schedule worked out together.
 
     Divergences of composed releases add up. What is no Gaussian, and what stands around Gaussians

@@ -7,7 +7,7 @@ from dpjax.accounting.bound import Bound, rounded_down, rounded_up
 from dpjax.accounting.ledger import Ledger, Steps
 from dpjax.accounting.queries import Query
 from dpjax.accounting.tuning import Search, grid_composition
-from dpjax.methods import Method
+from dpjax.mechanism import Mechanism
 from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
 
 __all__ = ["NOT_COUNTED", "privacy_statement"]
@@ -54,8 +54,8 @@ def privacy_statement(
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
-        >>> print(privacy_statement(Ledger("digits").add_steps(method, sampling, 1000), 1e-5))
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> print(privacy_statement(Ledger("digits").add_steps(mechanism, sampling, 1000), 1e-5))
         # Privacy statement: digits
         <BLANKLINE>
         Everything released about digits is (1.829, 1e-05)-differentially private.
@@ -122,12 +122,11 @@ def _described(entry: Any) -> str:
     raise TypeError(f"{entry!r}: expected a ledger entry")
 
 
-def _named(mechanism: Any) -> str:
-    name = mechanism.name if isinstance(mechanism, Method) else "a mechanism"
-    inner = mechanism.mechanism if isinstance(mechanism, Method) else mechanism
-    noise = inner.noise_multiplier
+def _named(mechanism: Mechanism) -> str:
+    name = mechanism.name or "a mechanism"
+    noise = mechanism.noise_multiplier
     sigma = f"{noise:.6g}" if isinstance(noise, float) else f"{noise!r}"
-    what = "gradients and the threshold's statistic" if inner.adaptive else "gradients"
+    what = "gradients and the threshold's statistic" if mechanism.adaptive else "gradients"
     return f"{name} (noisy {what}, noise multiplier {sigma})"
 
 

@@ -1,7 +1,7 @@
 """Audits: empirical lower bounds on epsilon, beside the epsilon that is claimed."""
 
 from dpjax.audit.canaries import Planted, plant
-from dpjax.audit.claims import Claim, claim_of, with_noise_times
+from dpjax.audit.claims import Claim, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.finding import Finding
 from dpjax.audit.named import ATTACKS, HALVED, AuditPlan, Row, audit_named
 from dpjax.audit.pairs import PAIRS, ROWS, TURNING, Pair
@@ -25,6 +25,7 @@ __all__ = [
     "Finding",
     "Pair",
     "Planted",
+    "PrintedEpsilon",
     "Row",
     "StepAudit",
     "Subject",

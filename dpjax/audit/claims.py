@@ -1,22 +1,18 @@
 """What is claimed for a method, and what runs in its place when the audit itself is tested."""
 
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from dpjax import accounting, schedules
-from dpjax.accounting import auto_dp_sgd_epsilon_as_printed
-from dpjax.methods import Method
+from dpjax.mechanism import Mechanism, Release
 from dpjax.sampling import FullBatch, Poisson
 
-__all__ = ["Claim", "claim_of", "with_noise_times"]
+__all__ = ["Claim", "PrintedEpsilon", "claim_of", "with_noise_times"]
 
-_PRINTED = {
-    schedules.geometric: "linear",
-    schedules.time_decay: "time",
-    schedules.step_decay: "step",
-    schedules.exponential_decay: "exponential",
-}
-_LARGE = 1_000_000  # a data set of which every rate is a whole number of examples, nearly
+Noisy = TypeVar("Noisy", bound=Release)
+
+PrintedEpsilon = Callable[[Release, float, int, float], float]
+"""A paper's formula for a method without a guarantee: (method, rate, steps, delta) -> epsilon."""
 
 
 class Claim(NamedTuple):
@@ -31,7 +27,13 @@ class Claim(NamedTuple):
     source: str
 
 
-def claim_of(method: Method, rate: float, steps: int, delta: float) -> Claim:
+def claim_of(
+    method: Release,
+    rate: float,
+    steps: int,
+    delta: float,
+    printed: PrintedEpsilon | None = None,
+) -> Claim:
     """Returns the epsilon that is claimed for some steps of a method.
 
     Args:
@@ -39,6 +41,11 @@ def claim_of(method: Method, rate: float, steps: int, delta: float) -> Claim:
         rate: the probability with which a step takes an example; 1 for every step.
         steps: how many steps are released.
         delta: the target.
+        printed: the claim to test where the accounting has none, because the method
+            has no guarantee.
+
+    Raises:
+        ValueError: the method has no guarantee, and `printed` is None.
 
     Example:
         >>> import dpjax
@@ -46,30 +53,15 @@ def claim_of(method: Method, rate: float, steps: int, delta: float) -> Claim:
         >>> round(claim.epsilon, 2), claim.source
         (3.14, 'accounted')
     """
-    if method.mechanism.rule.no_bound is None:
+    if isinstance(method, Mechanism):
         sampling = FullBatch() if rate == 1 else Poisson.with_rate(rate)
         return Claim(float(accounting.epsilon(method, sampling, steps, delta)), "accounted")
-    return Claim(_printed(method, rate, steps, delta), "printed")
+    if printed is None:
+        raise ValueError(f"{method.name} has no guarantee: expected a formula for `printed`")
+    return Claim(printed(method, rate, steps, delta), "printed")
 
 
-def _printed(method: Method, rate: float, steps: int, delta: float) -> float:
-    noise = method.mechanism.noise_multiplier
-    decay = _PRINTED.get(type(noise))
-    if decay is None:
-        raise ValueError(f"noise_multiplier = {noise!r}: expected one of Auto DP-SGD's decays")
-    return auto_dp_sgd_epsilon_as_printed(
-        decay,
-        noise.init,
-        _LARGE,
-        round(rate * _LARGE),
-        max(1, round(steps * rate)),
-        delta,
-        rate=getattr(noise, "rate", None),
-        **({"every": noise.every} if decay == "step" else {}),
-    ).epsilon
-
-
-def with_noise_times(method: Method, factor: float) -> Method:
+def with_noise_times(method: Noisy, factor: float) -> Noisy:
     """Returns the method with all its noise, gradient and statistic jointly, times a factor.
 
     A factor below 1 makes a method that breaks the claim of the one it was made of: what an audit
@@ -78,11 +70,11 @@ def with_noise_times(method: Method, factor: float) -> Method:
     Example:
         >>> import dpjax
         >>> weak = with_noise_times(dpjax.methods.dp_sgd(noise_multiplier=1.0), 0.5)
-        >>> weak.mechanism.noise_multiplier
+        >>> weak.noise_multiplier
         0.5
     """
-    if factor == 1:
+    noise = method.noise_multiplier
+    if factor == 1 or noise is None:
         return method
-    noise = method.mechanism.noise_multiplier
     less = schedules.scaled(noise, factor) if callable(noise) else factor * noise
-    return replace(method, mechanism=replace(method.mechanism, noise_multiplier=less))
+    return method.replace(noise_multiplier=less)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import jax
 
 from dpjax import _checks
+from dpjax.audit.claims import PrintedEpsilon
 from dpjax.audit.finding import Finding
 from dpjax.audit.step import StepAudit, audit_step
 from dpjax.audit.subjects import Subject
@@ -86,6 +87,7 @@ def audit_named(
     seed: int,
     plan: AuditPlan = AuditPlan(),
     dataset: Callable[[], Dataset] | None = None,
+    printed: PrintedEpsilon | None = None,
 ) -> list[Row]:
     """Returns a row for each attack: "step", "one run" and "final model".
 
@@ -95,18 +97,20 @@ def audit_named(
         seed: of every draw.
         plan: what is done.
         dataset: loads what the canaries of a training hide in.
+        printed: the claim for a method without a guarantee.
     """
     own = (seed ^ zlib.crc32(name.encode())) % 2**32  # no two methods see the same noise
 
     def step(factor: float) -> tuple[Finding, ...]:
         method = subject.method(name, plan.noise_multiplier)
         watched = {"rate": subject.rate, "noise": factor}
-        return (audit_step(method, jax.random.key(own), plan.step, steps=subject.steps, **watched),)
+        key, steps = jax.random.key(own), subject.steps
+        return (audit_step(method, key, plan.step, steps=steps, printed=printed, **watched),)
 
     def training(factor: float) -> tuple[Finding, ...]:
         if dataset is None:
             raise ValueError("dataset = None: expected what the canaries hide in")
-        return audit_training(name, subject, dataset(), own, plan.training, factor)
+        return audit_training(name, subject, dataset(), own, plan.training, factor, printed)
 
     rows: list[Row] = []
     for attack, found in (("step", step), ("training", training)):

@@ -1,8 +1,9 @@
 """Many draws of what a method releases on a batch with the canary, or without it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,13 +22,10 @@ _AT_ONCE = 4_000  # always the same, so that it compiles once
 
 
 class Auditable(Protocol):
-    """What can be audited: a `dpjax.methods.Method`, or anything that is used like one."""
-
-    def loss(self, loss_fn: Callable[..., jax.Array], opt_state: Any) -> Callable[..., jax.Array]:
-        """Returns the loss whose per-example gradients are used."""
+    """What can be audited: a `dpjax.Mechanism`, or anything that is used like one."""
 
     def transformation(
-        self, expected_batch_size: float, key: Any
+        self, sampling: float, key: chex.PRNGKey
     ) -> optax.GradientTransformationExtraArgs:
         """Returns the optax transformation."""
 
@@ -62,9 +60,8 @@ def releases_of(subject: Auditable, rate: float = 1.0) -> Draw:
         taken = jax.random.bernoulli(sampling, rate, batches.shape[:1]) & present
         seen = []
         for rows, now in zip(batches, taken, strict=True):
-            loss = subject.loss(_linear, state)
             mask = others.at[-1].set(now.astype(others.dtype))
-            grads = per_example_grads(loss)(params, _parts(rows), mask=mask)
+            grads = per_example_grads(_linear, engine="vmap")(params, _parts(rows), mask=mask)
             updates, state = tx.update(grads, state, params)
             seen += [*jax.tree.leaves(updates), watched_statistic(state)]
         return jnp.concatenate([jnp.ravel(part) for part in seen])

@@ -9,13 +9,13 @@ import numpy as np
 
 from dpjax import _checks
 from dpjax.audit.bounds import bound_of_draws, check_confidence
-from dpjax.audit.claims import Claim, claim_of, with_noise_times
+from dpjax.audit.claims import Claim, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.finding import Finding
 from dpjax.audit.pairs import DIMENSION, PAIRS, Pair, lineup_like, random_pairs
 from dpjax.audit.releases import Auditable, Draw, releases_of
 from dpjax.audit.scores import Fitted, Guess, LargestCoordinate, NearestAtom, by_mean, by_spread
 from dpjax.audit.watched import watched
-from dpjax.methods import Method
+from dpjax.mechanism import Release
 
 __all__ = ["StepAudit", "audit_release", "audit_step"]
 
@@ -58,13 +58,14 @@ class StepAudit:
 
 
 def audit_step(
-    method: Method,
+    method: Release,
     key: jax.Array,
     audit: StepAudit = StepAudit(),
     *,
     rate: float = 1.0,
     steps: int = 1,
     noise: float = 1.0,
+    printed: PrintedEpsilon | None = None,
 ) -> Finding:
     """Audits what a method releases in a step against what the accounting claims for it.
 
@@ -75,6 +76,7 @@ def audit_step(
         rate: the probability with which a step takes the canary.
         steps: how many steps are watched and claimed for.
         noise: what the noise is multiplied by, behind the back of the claim.
+        printed: the claim for a method without a guarantee.
 
     Example:
         >>> import dpjax, jax
@@ -86,9 +88,9 @@ def audit_step(
         'REFUTED'
     """
     return audit_release(
-        method.name,
+        method.name or "mechanism",
         watched(with_noise_times(method, noise)),
-        lambda delta: claim_of(method, rate, steps, delta),
+        lambda delta: claim_of(method, rate, steps, delta, printed),
         key,
         audit,
         [pair.repeated(steps) for pair in PAIRS],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpjax.audit.pairs import ROWS
-from dpjax.methods import Method
+from dpjax.mechanism import Release
 from dpjax.methods.table import build_method, constructors
 
 __all__ = ["SUBJECTS", "Subject"]
@@ -33,7 +33,7 @@ class Subject:
     canaries: int = 2000
     printed: bool = False
 
-    def method(self, name: str, noise_multiplier: float) -> Method:
+    def method(self, name: str, noise_multiplier: float) -> Release:
         """Returns the method for the audit of a step.
 
         Args:
@@ -41,16 +41,13 @@ class Subject:
             noise_multiplier: sigma, or sigma_0 of a decaying one.
         """
         facts = {
-            "noise_multiplier": noise_multiplier,
             "steps": 100,
             "steps_per_epoch": max(1.0, self.steps),
             "epochs": 10,
             "dataset_size": ROWS,
         }
-        built = build_method({"name": name, **self.arguments}, facts)
-        if not isinstance(built, Method):
-            raise TypeError(f"method = {name!r}: expected a name in dpjax.methods")
-        return built
+        given = {"name": name, "noise_multiplier": noise_multiplier, **self.arguments}
+        return build_method(given, facts)
 
 
 _SPECIAL = {

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from dpjax import _checks
 from dpjax.audit.bounds import bound_of_one_run, check_confidence
 from dpjax.audit.canaries import Planted, plant
-from dpjax.audit.claims import claim_of, with_noise_times
+from dpjax.audit.claims import PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.finding import Finding
 from dpjax.audit.subjects import Subject
 from dpjax.data import Dataset
@@ -55,6 +55,7 @@ def audit_training(
     seed: int,
     audit: TrainingAudit = TrainingAudit(),
     noise: float = 1.0,
+    printed: PrintedEpsilon | None = None,
 ) -> tuple[Finding, Finding]:
     """Trains once with canaries and returns two lower bounds on the epsilon of that run.
 
@@ -69,6 +70,7 @@ def audit_training(
         seed: of the canaries and of the training.
         audit: how large it is.
         noise: what the noise is multiplied by, behind the back of the claim.
+        printed: the claim for a method without a guarantee.
     """
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(dataset.train.y))[: audit.examples]
@@ -81,7 +83,8 @@ def audit_training(
         experiment = experiment.set("run.seed", seed).set("model.weights", str(start))
         plan = resolve(experiment, len(planted.dataset.train.y))
         result = _trained(plan, planted.dataset, noise, Path(folder) / "run")
-    claims = partial(claim_of, plan.method, plan.batch_size / plan.dataset_size, plan.steps)
+    rate = plan.batch_size / plan.dataset_size
+    claims = partial(claim_of, plan.method, rate, plan.steps, printed=printed)
     claim = claims(plan.delta)
     if noise == 1 and result.epsilon is not None:
         claim = claim._replace(epsilon=result.epsilon)  # what the run itself says it spent

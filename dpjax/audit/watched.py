@@ -1,12 +1,12 @@
 """A threshold that keeps the noisy statistic it was given: released, and so what an attack sees."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpjax.methods import Method
+from dpjax.mechanism import Mechanism, Release
 from dpjax.thresholds import Threshold, ThresholdContext
 
 __all__ = ["watched", "watched_statistic"]
@@ -23,10 +23,10 @@ class _WatchedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Watched(Threshold):
+class _Watched(Threshold[_WatchedState]):
     """The threshold `inner`, with the last noisy sum in its state."""
 
-    inner: Threshold
+    inner: Threshold[Any]
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
@@ -49,12 +49,11 @@ class _Watched(Threshold):
         return _WatchedState(self.inner.update(state.inner, noisy_sum, context), noisy_sum)
 
 
-def watched(method: Method) -> Method:
-    """Returns the method with its noisy statistic in the state; it releases what it did before."""
-    mechanism = method.mechanism
-    if not isinstance(mechanism.threshold, Threshold):
-        return method
-    return replace(method, mechanism=replace(mechanism, threshold=_Watched(mechanism.threshold)))
+def watched(subject: Release) -> Release:
+    """Returns the subject with its noisy statistic in the state; it releases what it did before."""
+    if not isinstance(subject, Mechanism) or not isinstance(subject.threshold, Threshold):
+        return subject
+    return subject.replace(threshold=_Watched(subject.threshold))
 
 
 def watched_statistic(opt_state: Any) -> jax.Array:

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import dpjax
-from dpjax.cli.command import Command, Group, Parser, add_command
-from dpjax.cli.interrupt import interrupts_kept
+from dpjax.cli.command import Command, Group, Parser, add_command, interrupts_kept
 
 __all__ = ["COMMANDS", "main"]
 
@@ -19,10 +18,13 @@ COMMANDS: Mapping[str, str] = {
     "calibrate": "the noise multiplier that a budget allows",
     "tune-cost": "what tuning costs, by the way it is paid for",
     "plot": "figures",
-    "reproduce": "the papers' tables, run again and set beside the printed numbers",
+    "papers": "the papers' tables, run again and set beside the printed numbers",
     "audit": "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
 }
 """What each command does. Its module, of the same name, is imported when it is called."""
+
+# What the library calls by its arguments has flags here.
+_FLAGS = {"resume=True": "--resume", "rekey=True": "--rekey", "another folder": "another --out"}
 
 # What a wrong request, file or environment raises; anything else is a bug and keeps its traceback.
 _REFUSALS = (
@@ -81,6 +83,7 @@ def _parser(arguments: Sequence[str]) -> Parser:
 
 
 def _command(name: str) -> Command | Group:
+    import_module("dpjax.papers.auto_dp_sgd")  # a method that only the command line knows
     module = import_module(f"dpjax.cli.{name.replace('-', '_')}")
     return module.GROUP if hasattr(module, "GROUP") else module.COMMAND
 
@@ -91,5 +94,7 @@ def _sentence(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}"
     else:
         text = " ".join(str(error).split()) or type(error).__name__
+    for argument, flag in _FLAGS.items():
+        text = text.replace(argument, flag)
     # A file may hold what a terminal obeys: it is shown, not sent.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpjax import _checks, _toml, data
+from dpjax import _checks, data
 from dpjax.audit import (
     ATTACKS,
     SUBJECTS,
@@ -19,9 +19,11 @@ from dpjax.audit import (
     TrainingAudit,
     audit_named,
 )
-from dpjax.cli import audit_plots, audit_table, figures, report
+from dpjax.cli import audit_report, figures, printing
 from dpjax.cli.command import Command
+from dpjax.cli.flags import assignment
 from dpjax.data import Dataset
+from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_claim
 from dpjax.train.folder import write_atomically
 
 __all__ = ["COMMAND"]
@@ -82,15 +84,15 @@ def _run(args: argparse.Namespace) -> int:
     for name, subject in subjects.items():
         if len(subjects) > 1:
             print(f"{name} ...", file=sys.stderr)
-        rows += audit_named(name, subject, seed, plan, _digits)
-    text = audit_table.text(rows, args.confidence)
+        rows += audit_named(name, subject, seed, plan, _digits, auto_dp_sgd_claim)
+    text = audit_report.text(rows, args.confidence)
     if args.report is not None:
-        page = audit_table.markdown(rows, args.confidence, _command(args))
+        page = audit_report.markdown(rows, args.confidence, _command(args))
         write_atomically(Path(args.report), page)
     if output is not None:
-        audit_plots.draw(rows, output)
+        audit_report.draw(rows, output)
         text += f"\n\npicture  {output}"
-    report.show(args.json, text, {"rows": audit_table.data(rows), "picture": output})
+    printing.show(args.json, text, {"rows": audit_report.data(rows), "picture": output})
     return int(any(row.alarming for row in rows))
 
 
@@ -104,7 +106,7 @@ def _asked(args: argparse.Namespace) -> dict[str, Subject]:
     if args.method not in SUBJECTS:
         raise ValueError(f"--method = {args.method!r}: {_checks.nearest(args.method, SUBJECTS)}")
     subject = SUBJECTS[args.method]
-    changes: dict[str, Any] = dict(map(_toml.assignment, args.set))
+    changes: dict[str, Any] = dict(map(assignment, args.set))
     return {args.method: replace(subject, arguments={**subject.arguments, **changes})}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpjax import _toml, accounting
 from dpjax.accounting.bound import rounded_up
-from dpjax.cli import describe, flags, report, rows, tables
+from dpjax.cli import accountant_table, describe, flags, printing
 from dpjax.cli.command import Command
 from dpjax.cli.request import Request
 from dpjax.cli.setting import Setting, setting_of
@@ -26,10 +26,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
     setting = _calibrated(request)
-    found = rows.measured(setting)
+    found = accountant_table.measured(setting)
     if args.output is not None:
-        Path(args.output).write_text(_toml.dumps(setting.method.to_plain()), encoding="utf-8")
-    report.show(
+        Path(args.output).write_text(_toml.dumps(setting.mechanism.to_plain()), encoding="utf-8")
+    printing.show(
         args.json,
         _text(request, setting, found, args.output),
         {
@@ -37,7 +37,7 @@ def _run(args: argparse.Namespace) -> int:
             "target": request.epsilon,
             "calibrated_by": setting.accountants[0],
             "output": args.output,
-            "results": rows.rows_data(found),
+            "results": accountant_table.data(found),
         },
     )
     return 0
@@ -46,9 +46,9 @@ def _run(args: argparse.Namespace) -> int:
 def _calibrated(request: Request) -> Setting:
     """Returns the setting with the noise that the first accountant asks for."""
     # Of a number only its being one matters; a curve keeps the shape it has at 1.
-    setting = setting_of(request, noise_multiplier=1.0)
+    setting = setting_of(request, calibrated=False)
     method = accounting.calibrate(
-        setting.method,
+        setting.mechanism,
         setting.sampling,
         setting.steps,
         request.required("epsilon"),
@@ -57,18 +57,21 @@ def _calibrated(request: Request) -> Setting:
         start=setting.start,
         relation=setting.relation,
     )
-    return replace(setting, method=method)
+    return replace(setting, mechanism=method)
 
 
-def _text(request: Request, setting: Setting, found: list[rows.Row], output: str | None) -> str:
+def _text(
+    request: Request,
+    setting: Setting,
+    found: list[accountant_table.AccountantRow],
+    output: str | None,
+) -> str:
     budget = f"epsilon at most {request.epsilon:g}, by {setting.accountants[0]}"
     lines = [*describe.headed(setting), ("budget", budget)]
     if output is not None:
         lines.append(("written", output))
-    noise = describe.noise_of(setting)
-    what = "sigma" if noise.factor is None else "factor"
-    value = rounded_up(noise.total[0] if noise.factor is None else noise.factor, 6)
-    return f"{tables.pairs([(what, value), *lines])}\n\n{rows.rows_text(found)}"
+    sigma = rounded_up(describe.noise_of(setting).total[0], 6)
+    return f"{printing.pairs([('sigma', sigma), *lines])}\n\n{accountant_table.text(found)}"
 
 
 COMMAND = Command(_add_flags, _run)

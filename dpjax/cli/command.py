@@ -1,11 +1,17 @@
-"""What a command is, and how a table of commands becomes an argument parser."""
+"""What a command is, how a table of commands becomes a parser, and how Ctrl-C is kept."""
 
+import _thread
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-__all__ = ["Command", "Group", "Parser", "add_command"]
+__all__ = ["Command", "Group", "Parser", "add_command", "interrupts_kept"]
+
+_SECONDS = 0.05  # until it is raised again: by then the callback it fell into is over
 
 
 @dataclass(frozen=True)
@@ -73,3 +79,25 @@ def add_command(parsers: Any, name: str, summary: str, command: Command | Group 
         if command.examples:
             own.epilog = "\n  ".join(("examples:", *command.examples))
         own.set_defaults(run=command.run)
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Raises a KeyboardInterrupt again if it was raised where Python ignores exceptions.
+
+    That is inside a callback of the garbage collector (JAX has one) or of a weak reference, or a
+    ``__del__``: Python prints such an exception and goes on.
+    """
+    before = sys.unraisablehook
+
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(_SECONDS, _thread.interrupt_main).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

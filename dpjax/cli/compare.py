@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dpjax import _checks, _toml
-from dpjax.cli import compare_plots, report
+from dpjax.cli import compare_plots, printing
 from dpjax.cli.command import Command
-from dpjax.cli.compare_table import comparison_text
-from dpjax.cli.compared import ComparedRun
+from dpjax.cli.comparison import ComparedRun, comparison_text
 from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_folder
 from dpjax.cli.train import resumable, say, trained
 from dpjax.methods.table import constructors
@@ -31,7 +30,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(METHODS)}",
     )
     run.add_argument(
-        "--resume", action="store_true", help="go on with the runs in --out; the same flags again"
+        "--resume", action="store_true", help="resume the runs in --out; the same flags again"
     )
 
 
@@ -39,7 +38,7 @@ def _run(args: argparse.Namespace) -> int:
     experiment, methods = _asked(args)
     folder = Path(args.out) if args.out else unused_folder(f"compare-{experiment.data.name}")
     if args.resume and args.out is None:
-        raise ValueError("--resume: expected --out DIR, the runs to go on with")
+        raise ValueError("--resume: expected --out DIR, the runs to resume")
     begun = {label for label in methods if any((folder / label).glob("**/run.json"))}
     _check_begun(folder, begun, args.resume)
     rows, seconds, say_once = [], {}, _once()
@@ -65,7 +64,7 @@ def _run(args: argparse.Namespace) -> int:
             for row in rows
         ],
     }
-    report.show(args.json, shown, data)
+    printing.show(args.json, shown, data)
     return 0
 
 
@@ -111,8 +110,7 @@ def _check_begun(folder: Path, begun: Collection[str], resume: bool) -> None:
     """Refuses runs of any method unless they are to be resumed, and then none at all."""
     if begun and not resume:
         raise ValueError(
-            f"{folder / min(begun)} holds a run: expected --resume to go on with it, or another "
-            "--out"
+            f"{folder / min(begun)} holds a run: expected --resume to resume it, or another --out"
         )
     if resume and not begun:
         raise ValueError(f"{folder} holds no run of these methods: expected one to resume")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.cli import figures
-from dpjax.cli.compared import ComparedRun, Comparison, MethodRuns, read_comparison
+from dpjax.cli.comparison import ComparedRun, Comparison, MethodRuns, read_comparison
 from dpjax.cli.figures import End
 
 __all__ = ["comparison_figure", "draw_comparison"]

@@ -16,6 +16,7 @@ from dpjax.cli import describe
 from dpjax.cli.setting import Setting
 from dpjax.mechanism import Mechanism
 from dpjax.schedules import FloatOrSchedule, value_at
+from dpjax.thresholds import Threshold
 
 __all__ = ["Curve", "EpsilonCurve", "epsilon_curve", "noise_curves", "threshold_curves"]
 
@@ -54,7 +55,7 @@ def epsilon_curve(setting: Setting, accountant: str) -> EpsilonCurve:
 
     def upper(number: int) -> float:
         happened = accounting.event(
-            setting.method,
+            setting.mechanism,
             setting.sampling,
             number,
             setting.start,
@@ -65,7 +66,7 @@ def epsilon_curve(setting: Setting, accountant: str) -> EpsilonCurve:
         return upper_epsilon_of(happened, relation, setting.delta, accountant)
 
     last = accounting.epsilon(
-        setting.method,
+        setting.mechanism,
         setting.sampling,
         steps,
         setting.delta,
@@ -90,7 +91,7 @@ def noise_curves(setting: Setting) -> list[Curve]:
 def threshold_curves(setting: Setting) -> list[Curve]:
     """Returns C_t of each group; of a threshold that adapts only C_0 is known beforehand."""
     mechanism, steps = setting.mechanism, _steps(setting)
-    if mechanism.adaptive:
+    if isinstance(mechanism.threshold, Threshold):
         first = float(mechanism.threshold.init().threshold)
         name = f"adapts, from C_0 = {first:g}"
         return [Curve(name, [steps[0], steps[-1]], [first, first], known=False)]
@@ -98,9 +99,11 @@ def threshold_curves(setting: Setting) -> list[Curve]:
 
 
 def _named(mechanism: Mechanism) -> list[tuple[str, FloatOrSchedule]]:
-    if not isinstance(mechanism.threshold, tuple):
-        return [("fixed beforehand", mechanism.threshold)]
-    return [(f"group {i}", c) for i, c in enumerate(mechanism.threshold, start=1)]
+    if isinstance(mechanism.threshold, tuple):
+        return [(f"group {i}", c) for i, c in enumerate(mechanism.threshold, start=1)]
+    if isinstance(mechanism.threshold, Threshold):
+        return []
+    return [("fixed beforehand", mechanism.threshold)]
 
 
 def _steps(setting: Setting) -> list[int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpjax import data
-from dpjax.cli import report, tables
+from dpjax.cli import printing
 from dpjax.cli.command import Command, Group
 
 __all__ = ["GROUP"]
@@ -26,7 +26,7 @@ def _run_list(args: argparse.Namespace) -> int:
     header = ("name", "data set", "train", "test", "read from", "present")
     keys = ("name", "title", "train", "test", "folder", "present")
     cells = [[_cell(row[key]) for key in keys] for row in rows]
-    report.show(args.json, tables.table(header, cells), {"datasets": rows})
+    printing.show(args.json, printing.table(header, cells), {"datasets": rows})
     return 0
 
 
@@ -77,10 +77,10 @@ def _run_check(args: argparse.Namespace) -> int:
         {"name": source.name, "file": str(one.path), "state": one.state, "detail": one.detail}
         for source, one in found
     ]
-    text = tables.table(("data set", "file", "state"), cells) if cells else "no files needed"
+    text = printing.table(("data set", "file", "state"), cells) if cells else "no files needed"
     # A data set that nobody asked for by name may well be missing.
     bad = any(not one.good and (args.names or not one.missing) for _, one in found)
-    report.show(args.json, text, {"files": plain, "good": not bad})
+    printing.show(args.json, text, {"files": plain, "good": not bad})
     return int(bad)
 
 
@@ -112,7 +112,7 @@ def _run_fetch(args: argparse.Namespace) -> int:
     new = data.fetch(args.name, args.data_dir, args.mirror, args.timeout, shown)
     lines = [f"{path}: new, verified" for path in new]
     text = "\n".join(lines) or f"{data.source_of(args.name).title}: nothing is missing"
-    report.show(args.json, text, {"name": args.name, "new": [str(path) for path in new]})
+    printing.show(args.json, text, {"name": args.name, "new": [str(path) for path in new]})
     return 0
 
 

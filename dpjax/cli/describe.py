@@ -6,7 +6,6 @@ from typing import Any
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli.setting import Setting
 from dpjax.sampling import FixedSize, FullBatch, Sampling, TruncatedPoisson
-from dpjax.schedules import scaled
 from dpjax.thresholds import Threshold
 
 __all__ = ["Noise", "headed", "noise_of", "noise_text", "setting_data"]
@@ -21,33 +20,33 @@ class Noise:
         gradient: sigma_T, the gradient's own; None without a statistic, where it is sigma, and
             where the statistic's noise follows a batch size that nobody knows.
         statistic: sigma_S, of an adaptive threshold's statistic, if there is one and it is known.
-        factor: what a schedule of noise multipliers is multiplied by; None for a number.
     """
 
     total: tuple[float, float]
     gradient: tuple[float, float] | None
     statistic: float | None
-    factor: float | None
 
 
 def noise_of(setting: Setting) -> Noise:
     """Returns the noise of a run; refuses a statistic whose noise is too small for it."""
     mechanism = setting.mechanism
     sigma, ends = mechanism.noise_multiplier, (setting.start, setting.start + setting.steps - 1)
-    total = tuple(float(mechanism.sigma(t)) for t in ends) if callable(sigma) else (sigma, sigma)
-    factor = None
     if callable(sigma):
-        factor = sigma.factor if isinstance(sigma, scaled) else 1.0
-    if not isinstance(mechanism.threshold, Threshold) or _unknown(setting):
-        return Noise((total[0], total[1]), None, None, factor)
+        total = tuple(float(mechanism.sigma(t)) for t in ends)
+    else:
+        total = (sigma or 0.0, sigma or 0.0)
+    if _unknown(setting):
+        return Noise((total[0], total[1]), None, None)
     first, last = (float(mechanism.sigma_gradient(t, setting.batch_size)) for t in ends)
     statistic = mechanism.sigma_statistic(setting.batch_size)
-    return Noise((total[0], total[1]), (first, last), statistic, factor)
+    return Noise((total[0], total[1]), (first, last), statistic)
 
 
 def _unknown(setting: Setting) -> bool:
     """Says whether the statistic's noise follows a batch size that is not known."""
     threshold = setting.mechanism.threshold
+    if not isinstance(threshold, Threshold):
+        return True
     return threshold.sigma_statistic(1.0, setting.batch_size) is None
 
 
@@ -55,18 +54,13 @@ def noise_text(setting: Setting) -> str:
     """Returns the noise in words, rounded up: a run with what is printed costs no more."""
     noise = noise_of(setting)
     text = f"noise multiplier {_span(noise.total)}"
-    if noise.factor is not None:
-        text += f", {rounded_up(noise.factor, 6)} times {_curve(setting)}"
+    if callable(setting.mechanism.noise_multiplier):
+        text += f", {setting.mechanism.noise_multiplier!r}"
     if noise.gradient is not None and noise.statistic is not None:
         text += f" (sigma_T {_span(noise.gradient)}, sigma_S {rounded_up(noise.statistic, 6)})"
     elif setting.mechanism.adaptive:
         text += " (sigma_S follows the batch size; give --dataset-size)"
     return text
-
-
-def _curve(setting: Setting) -> str:
-    sigma = setting.mechanism.noise_multiplier
-    return repr(sigma.schedule if isinstance(sigma, scaled) else sigma)
 
 
 def _span(ends: tuple[float, float]) -> str:
@@ -75,7 +69,7 @@ def _span(ends: tuple[float, float]) -> str:
 
 
 def headed(setting: Setting) -> list[tuple[str, str]]:
-    """Returns the setting as names and values for `dpjax.cli.tables.pairs`."""
+    """Returns the setting as names and values for `dpjax.cli.printing.pairs`."""
     start = f", after {setting.start}" if setting.start else ""
     default = " (1/N, the default)" if setting.delta_is_default else ""
     return [
@@ -103,11 +97,10 @@ def setting_data(setting: Setting) -> dict[str, Any]:
     """Returns the setting as plain data."""
     noise = noise_of(setting)
     return {
-        "method": setting.method.to_plain(),
+        "method": setting.mechanism.to_plain(),
         "noise_multiplier": list(noise.total),
         "sigma_gradient": None if noise.gradient is None else list(noise.gradient),
         "sigma_statistic": noise.statistic,
-        "factor": noise.factor,
         "sampling": setting.sampling.to_plain(),
         "steps": setting.steps,
         "epochs": setting.epochs,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.cli import figures
-from dpjax.cli.run_data import Run
+from dpjax.cli.released_runs import ReleasedRun
 from dpjax.train.folder import NOT_PRIVATE
 
 __all__ = ["diagnostics_figure", "draw_beside", "draw_diagnostics"]
@@ -15,7 +15,7 @@ __all__ = ["diagnostics_figure", "draw_beside", "draw_diagnostics"]
 Rows = Sequence[dict[str, Any]]
 
 
-def draw_diagnostics(run: Run, output: str) -> None:
+def draw_diagnostics(run: ReleasedRun, output: str) -> None:
     """Draws the diagnostics of a run, and writes the file.
 
     Privacy:
@@ -29,7 +29,7 @@ def draw_diagnostics(run: Run, output: str) -> None:
     figures.write(diagnostics_figure(run), output)
 
 
-def draw_beside(runs: Sequence[Run]) -> list[Path]:
+def draw_beside(runs: Sequence[ReleasedRun]) -> list[Path]:
     """Draws each run that has diagnostics, in its own folder, and returns the files.
 
     Beside what may be published they would be published: they stay with their run.
@@ -42,7 +42,7 @@ def draw_beside(runs: Sequence[Run]) -> list[Path]:
     return files
 
 
-def diagnostics_figure(run: Run) -> Any:
+def diagnostics_figure(run: ReleasedRun) -> Any:
     """Returns the figure: gradient norms, the clipped fraction, weights against norms."""
     # Where no gradient of the probe was finite, there is nothing to draw.
     rows = [row for row in run.folder.diagnostics() if "norms" in row]

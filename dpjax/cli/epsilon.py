@@ -2,7 +2,7 @@
 
 import argparse
 
-from dpjax.cli import describe, flags, report, rows, tables
+from dpjax.cli import accountant_table, describe, flags, printing
 from dpjax.cli.command import Command
 from dpjax.cli.setting import setting_of
 from dpjax.cli.source import read_request
@@ -24,11 +24,12 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
     setting = setting_of(request)
-    found = rows.measured(setting, request.runs)
-    text = f"{tables.pairs(describe.headed(setting))}\n\n{rows.rows_text(found, request.runs)}"
+    found = accountant_table.measured(setting, request.runs)
+    head = printing.pairs(describe.headed(setting))
+    text = f"{head}\n\n{accountant_table.text(found, request.runs)}"
     data = describe.setting_data(setting)
-    data.update(runs=request.runs, results=rows.rows_data(found))
-    report.show(args.json, text, data)
+    data.update(runs=request.runs, results=accountant_table.data(found))
+    printing.show(args.json, text, data)
     return 0
 
 

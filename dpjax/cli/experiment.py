@@ -6,9 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from dpjax import _toml
+from dpjax.cli.flags import assignment
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.train.config import Experiment
 from dpjax.train.defaults import DIGITS
 from dpjax.train.folder import RunFolder
@@ -72,7 +71,7 @@ def read_experiment(
         experiment = Experiment.from_file(args.config)
     else:
         experiment = DIGITS if base is None else base
-    changes: dict[str, Any] = dict(map(_toml.assignment, args.set))
+    changes: dict[str, Any] = dict(map(assignment, args.set))
     experiment = _with_method(experiment, changes.pop("method.name", None) or method)
     _check_arguments(experiment, changes)
     flags = {"privacy.epsilon": args.epsilon, "run.seed": args.seed, "run.seeds": args.seeds}
@@ -95,7 +94,7 @@ def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None
     table = experiment.method
     if "kind" not in table:
         return
-    known = {field.name for field in fields(Mechanism if table["kind"] == "Mechanism" else Method)}
+    known = {field.name for field in fields(Mechanism)}
     for path in changes:
         section, _, key = path.partition(".")
         if section == "method" and key.partition(".")[0] not in known:

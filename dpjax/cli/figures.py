@@ -1,5 +1,6 @@
 """What figures share: paper, colours, headings, labels. Matplotlib is an optional extra."""
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ __all__ = [
     "label_ends",
     "new_figure",
     "percent",
+    "plain_ticks",
     "scale_by_range",
     "spread",
     "stripe",
@@ -35,6 +37,7 @@ _STYLES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _FORMATS = ("png", "pdf", "svg")
 _DASH = 9.0  # points
 _WIDE = 20.0  # the ratio of largest to smallest from which an axis is logarithmic
+_MOST_DECADES = 3.5  # up to which a logarithmic axis has ticks between its powers of ten
 GREY = "#555555"
 _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "shrinkB": 0, "relpos": (0, 0.5)}
 
@@ -148,6 +151,23 @@ def scale_by_range(axes: Any, values: Sequence[float]) -> None:
         axes.set_ylim(min(finite) / 1.3, max(finite) * 1.3)
     elif finite:
         axes.set_ylim(0, 1.15 * max(finite))
+
+
+def plain_ticks(axes: Any) -> None:
+    """Labels a logarithmic upward axis 0.2, 0.5, 1, 2 instead of 2 x 10^-1, ...
+
+    Ticks are at 1, 2 and 5 of each decade, or at powers of ten alone where there are many decades.
+    A linear axis is left as it is.
+    """
+    if axes.get_yscale() != "log":
+        return
+    low, high = axes.get_ylim()
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    leading = (1, 2, 5) if math.log10(high / low) < _MOST_DECADES else (1,)
+    ticks = [m * 10.0**k for k in range(first, last + 1) for m in leading]
+    inside = [tick for tick in ticks if low <= tick <= high]
+    axes.set_yticks(inside, [f"{tick:g}" for tick in inside])
+    axes.minorticks_off()
 
 
 @dataclass(frozen=True)

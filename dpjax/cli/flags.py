@@ -1,9 +1,11 @@
-"""The flags that say what is accounted; every accounting command has them."""
+"""The flags that say what is accounted, and how ``--set KEY=VALUE`` is read."""
 
 import argparse
+import re
+import tomllib
 from typing import Any
 
-__all__ = ["add_request_flags", "add_target_flag"]
+__all__ = ["add_request_flags", "add_target_flag", "assignment"]
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
@@ -64,3 +66,25 @@ def _delta(text: str) -> float | str:
 
 
 _delta.__name__ = "delta"  # argparse puts it into its error message
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Reads ``key=value``: a TOML literal, or a bare word or path, which is a string.
+
+    >>> assignment("thresholds=[1, 0.5]"), assignment("privacy.delta=1/N")
+    (('thresholds', [1, 0.5]), ('privacy.delta', '1/N'))
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise ValueError(f"--set {text}: expected KEY=VALUE")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError as error:
+        if re.fullmatch(r"[\w./~+-]+", value):
+            return key, value
+        raise ValueError(
+            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
+        ) from error
+    if set(parsed) != {"value"}:
+        raise ValueError(f"--set {text}: expected one value")
+    return key, parsed["value"]

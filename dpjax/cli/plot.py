@@ -1,17 +1,52 @@
 """``dpjax plot``: figures. A new one is one row of `GROUP`."""
 
 import argparse
-from dataclasses import asdict, replace
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpjax.cli import curves, describe, diagnostics_plots, flags, plots, report, rows, run_plots
+from dpjax.accounting.bound import rounded_up
+from dpjax.cli import (
+    accountant_table,
+    curves,
+    describe,
+    diagnostics_plots,
+    figures,
+    flags,
+    printing,
+    run_plots,
+)
 from dpjax.cli.command import Command, Group
-from dpjax.cli.curves import EpsilonCurve
-from dpjax.cli.run_data import read_runs
+from dpjax.cli.curves import Curve, EpsilonCurve
+from dpjax.cli.released_runs import read_runs
 from dpjax.cli.setting import Setting, setting_of
 from dpjax.cli.source import read_request
 
-__all__ = ["GROUP"]
+__all__ = ["GROUP", "Privacy", "draw_privacy"]
+
+_COLOURS = {"pld": "#0072b2", "rdp": "#d55e00", "tcdp": "#009e73", "gdp": "#555555"}
+_WORTH = {"gdp": "approximation, no guarantee", "tcdp": "not proven"}
+_STYLES = ("-", "--", "-.")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What the figure of a run's privacy shows.
+
+    Attributes:
+        title: what ran.
+        delta: the target.
+        epsilons: epsilon over steps, by accountant.
+        noise: sigma_t.
+        thresholds: C_t.
+    """
+
+    title: str
+    delta: float
+    epsilons: Sequence[EpsilonCurve]
+    noise: Sequence[Curve]
+    thresholds: Sequence[Curve]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -25,17 +60,17 @@ def _run(args: argparse.Namespace) -> int:
         request = replace(request, accountant=("all",))
     setting = setting_of(request)
     found, errors = _epsilons(setting)
-    shown = plots.Privacy(
+    shown = Privacy(
         _title(setting),
         setting.delta,
         found,
         curves.noise_curves(setting),
         curves.threshold_curves(setting),
     )
-    plots.draw_privacy(shown, args.output)
+    draw_privacy(shown, args.output)
     notes = [f"\nnot drawn: {error}" for error in errors]
     data = {**describe.setting_data(setting), **_data(shown), "errors": errors}
-    report.show(args.json, f"{args.output}{''.join(notes)}", {**data, "output": args.output})
+    printing.show(args.json, f"{args.output}{''.join(notes)}", {**data, "output": args.output})
     return 0
 
 
@@ -45,7 +80,7 @@ def _epsilons(setting: Setting) -> tuple[list[EpsilonCurve], list[str]]:
     for accountant in setting.accountants:
         try:
             found.append(curves.epsilon_curve(setting, accountant))
-        except rows.NO_NUMBER as error:
+        except accountant_table.NO_NUMBER as error:
             errors.append(str(error))
     if not found:
         raise ValueError(errors[0])
@@ -57,15 +92,66 @@ def _title(setting: Setting) -> str:
     return f"{setting.name}, {setting.steps} steps, {sampling}"
 
 
-def _data(shown: plots.Privacy) -> dict[str, Any]:
+def _data(shown: Privacy) -> dict[str, Any]:
     return {
         "epsilons": [
-            {**report.bound_data(entry.last), "curve": asdict(entry.curve)}
+            {**printing.bound_data(entry.last), "curve": asdict(entry.curve)}
             for entry in shown.epsilons
         ],
         "noise": [asdict(curve) for curve in shown.noise],
         "thresholds": [asdict(curve) for curve in shown.thresholds],
     }
+
+
+def draw_privacy(shown: Privacy, output: str) -> None:
+    """Draws epsilon over steps beside noise and threshold, and writes the file."""
+    figure = figures.new_figure(10, 5.2)
+    axes = figure.subplot_mosaic("en;et", width_ratios=[3, 2])
+    epsilons, noise, thresholds = (axes[place] for place in "ent")
+    noise.sharex(thresholds)
+    noise.tick_params(labelbottom=False)
+    figure.suptitle(shown.title)
+    _draw_epsilons(epsilons, shown)
+    _draw_curves(noise, shown.noise, "Noise multiplier", r"$\sigma_t$ (std / bound)")
+    _draw_curves(thresholds, shown.thresholds, "Threshold", r"$C_t$ (gradient norm)")
+    thresholds.set_xlabel("step $t$")
+    figures.write(figure, output)
+
+
+def _draw_epsilons(axes: Any, shown: Privacy) -> None:
+    for entry in shown.epsilons:
+        name, last = figures.ACCOUNTANTS[entry.accountant], entry.last
+        worth = "" if last.guarantee else f", {_WORTH[entry.accountant]}"
+        axes.plot(
+            entry.curve.steps,
+            entry.curve.values,
+            color=_COLOURS[entry.accountant],
+            linestyle="-" if last.guarantee else "--",
+            marker="o",
+            markersize=3,
+            label=f"{name}: {rounded_up(last)} at the end{worth}",
+        )
+    axes.set_title(f"Privacy spent, at $\\delta$ = {rounded_up(shown.delta)}")
+    axes.set_xlabel("steps released")
+    axes.set_ylabel(r"$\varepsilon$")
+    _finish(axes)
+
+
+def _draw_curves(axes: Any, curves: Sequence[Curve], title: str, unit: str) -> None:
+    for i, curve in enumerate(curves):
+        # Styles tell curves apart where they coincide.
+        style = _STYLES[i % len(_STYLES)] if curve.known else ":"
+        axes.plot(curve.steps, curve.values, style, drawstyle="steps-post", label=curve.name)
+    axes.set_title(title)
+    axes.set_ylabel(unit)
+    _finish(axes)
+
+
+def _finish(axes: Any) -> None:
+    highest = axes.dataLim.y1  # infinite where no value is finite
+    axes.set_ylim(0, 1.15 * highest if 0 < highest < math.inf else None)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize="small")
 
 
 def _add_runs_flags(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ class Request:
     """A request as it was written; `dpjax.cli.setting.Setting` is what it comes to.
 
     Args:
-        method: a table: the plain form of a Method or Mechanism, or a constructor's name with its
+        method: a table: the plain form of a mechanism, or a constructor's name with its
             arguments.
         sampling: one of `SAMPLINGS`, or a table, the plain form of a sampling; None for Poisson
             sampling at B / N.

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpjax.cli import figures
-from dpjax.cli.run_data import Run
-from dpjax.cli.run_privacy import NO_GUARANTEE, Spent, spent_by
+from dpjax.cli.released_runs import NO_GUARANTEE, ReleasedRun, Spent, spent_by
 
 __all__ = ["draw_runs", "run_figure"]
 
 
-def draw_runs(runs: Sequence[Run], output: str) -> None:
+def draw_runs(runs: Sequence[ReleasedRun], output: str) -> None:
     """Draws runs over one another, and writes the file.
 
     Args:
@@ -21,7 +20,7 @@ def draw_runs(runs: Sequence[Run], output: str) -> None:
     figures.write(run_figure(runs, spent_by(runs)), output)
 
 
-def run_figure(runs: Sequence[Run], spent: Spent) -> Any:
+def run_figure(runs: Sequence[ReleasedRun], spent: Spent) -> Any:
     """Returns the figure: accuracy over epochs, C_t and epsilon over steps.
 
     It shows released numbers alone; what they cost stands in its heading.
@@ -45,13 +44,13 @@ def run_figure(runs: Sequence[Run], spent: Spent) -> Any:
     return figure
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[ReleasedRun]) -> str:
     places = dict.fromkeys(f"{r.experiment.data.name}, {r.experiment.model.name}" for r in runs)
     where = " and ".join(places)
     return f"{runs[0].label} on {where}" if len(runs) == 1 else f"{len(runs)} runs on {where}"
 
 
-def _draw_run(axes: dict[str, Any], run: Run, style: dict[str, Any]) -> None:
+def _draw_run(axes: dict[str, Any], run: ReleasedRun, style: dict[str, Any]) -> None:
     steps, epsilons = run.column("step"), run.column("epsilon")
     private = None not in epsilons
     label = run.label if private else f"{run.label}, {NO_GUARANTEE}"
@@ -70,7 +69,7 @@ def _finish_accuracy(axes: Any) -> None:
     axes.set_xlim(left=0)
 
 
-def _finish_thresholds(axes: Any, runs: Sequence[Run]) -> None:
+def _finish_thresholds(axes: Any, runs: Sequence[ReleasedRun]) -> None:
     values = [c for run in runs for group in run.thresholds() for c in group]
     grouped = any(len(run.thresholds()) > 1 for run in runs)
     title = "Threshold $C_t$, a line for each group" if grouped else "Threshold $C_t$"
@@ -78,7 +77,7 @@ def _finish_thresholds(axes: Any, runs: Sequence[Run]) -> None:
     figures.scale_by_range(axes, values)
 
 
-def _finish_epsilons(axes: Any, runs: Sequence[Run]) -> None:
+def _finish_epsilons(axes: Any, runs: Sequence[ReleasedRun]) -> None:
     title = "Privacy spent, by each run" if len(runs) > 1 else "Privacy spent"
     figures.tidy(axes, title, "step", r"$\varepsilon$")
     budgets = {run.experiment.privacy.epsilon for run in runs}

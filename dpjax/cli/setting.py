@@ -4,13 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpjax.accounting.relation import SUPPORTED, as_relation
-from dpjax.cli.build import build_sampling
 from dpjax.cli.request import Request
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.methods.table import build_method
-from dpjax.sampling import FixedSize, FullBatch, Sampling
-from dpjax.schedules.base import steps_of
+from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from dpjax.schedules import steps_of
 
 __all__ = ["Setting", "part_of", "setting_of"]
 
@@ -20,7 +18,7 @@ class Setting:
     """One run, and how it is accounted.
 
     Attributes:
-        method: what runs.
+        mechanism: what runs and is accounted.
         sampling: what draws its batches.
         steps: how many steps are released.
         epochs: how often that passes over the data.
@@ -33,7 +31,7 @@ class Setting:
         batch_size: the expected batch size, if known.
     """
 
-    method: Method | Mechanism
+    mechanism: Mechanism
     sampling: Sampling
     steps: int
     epochs: float
@@ -46,30 +44,23 @@ class Setting:
     batch_size: float | None
 
     @property
-    def mechanism(self) -> Mechanism:
-        """The mechanism that runs and is accounted."""
-        return self.method.mechanism if isinstance(self.method, Method) else self.method
-
-    @property
     def name(self) -> str:
-        """The method's name."""
-        return self.method.name if isinstance(self.method, Method) else "a mechanism"
+        """The mechanism's name."""
+        return self.mechanism.name or "a mechanism"
 
 
-def setting_of(request: Request, noise_multiplier: float | None = None) -> Setting:
+def setting_of(request: Request, calibrated: bool = True) -> Setting:
     """Returns what a request comes to.
 
     Args:
         request: the request.
-        noise_multiplier: for a constructor that needs one and is given none: calibration finds the
-            noise itself.
+        calibrated: whether the noise must be known already.
     """
-    sampling = build_sampling(request)
+    sampling = _sampling(request)
     size = _dataset_size(request, sampling)
     per_epoch = _steps_per_epoch(request, sampling)
     steps, epochs = _length(request, per_epoch)
     facts = {
-        "noise_multiplier": noise_multiplier,
         "steps": request.start + steps,
         "steps_per_epoch": per_epoch,
         "epochs": steps_of(request.start + steps, 1 / per_epoch),
@@ -78,7 +69,7 @@ def setting_of(request: Request, noise_multiplier: float | None = None) -> Setti
     relation = as_relation(request.relation, sampling)
     works = SUPPORTED[type(sampling)][relation]
     return Setting(
-        method=build_method(request.method, facts),
+        mechanism=_mechanism(request, facts, calibrated),
         sampling=sampling,
         steps=steps,
         epochs=epochs,
@@ -90,6 +81,20 @@ def setting_of(request: Request, noise_multiplier: float | None = None) -> Setti
         dataset_size=size,
         batch_size=request.batch_size or (None if size is None else size / per_epoch),
     )
+
+
+def _mechanism(request: Request, facts: dict[str, Any], calibrated: bool) -> Mechanism:
+    if request.method is None:
+        raise ValueError("method: missing; expected --method NAME, or a [method] table in the file")
+    built = build_method(request.method, facts)
+    if not isinstance(built, Mechanism):
+        raise ValueError(f"method {built.name}: {built.guarantee.statement}")
+    if calibrated and not built.calibrated:
+        raise ValueError(
+            f"method.noise_multiplier: missing; {built.name or 'the mechanism'} needs it, as in "
+            "--noise-multiplier 1.0"
+        )
+    return built
 
 
 def part_of(request: Request, setting: Setting, parts: int) -> Request:
@@ -116,6 +121,23 @@ def part_of(request: Request, setting: Setting, parts: int) -> Request:
         epochs=setting.epochs,
         delta=setting.delta,
     )
+
+
+def _sampling(request: Request) -> Sampling:
+    """Returns the sampling that a request describes."""
+    if isinstance(request.sampling, dict):
+        try:
+            return Sampling.from_plain(request.sampling)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"sampling: {error}") from error
+    if request.sampling == "full":
+        return FullBatch(request.dataset_size)
+    size, batch = request.required("dataset_size"), request.required("batch_size")
+    if request.sampling == "truncated":
+        return TruncatedPoisson(batch, size, request.required("max_size"))
+    if request.sampling == "fixed":
+        return FixedSize(batch, size)
+    return Poisson(batch, size)
 
 
 def _steps_per_epoch(request: Request, sampling: Sampling) -> float:

@@ -2,14 +2,24 @@
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from dpjax import _checks, _toml
+from dpjax import _toml
+from dpjax.cli.flags import assignment
 from dpjax.cli.request import Request
+from dpjax.data.registry import source_of
+from dpjax.train.config import Experiment
 
 __all__ = ["read_request"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Request))
+
+# What is taken of an experiment, beside its method and the size of its data.
+_TAKEN = {
+    "train": ("batch_size", "epochs", "steps", "sampling", "max_size"),
+    "privacy": ("epsilon", "delta", "accountant"),
+}
 
 # A flag also removes what the file says in its place.
 _REPLACES = {"steps": ("epochs",), "epochs": ("steps",), "sampling": ("max_size",)}
@@ -18,8 +28,9 @@ _REPLACES = {"steps": ("epochs",), "epochs": ("steps",), "sampling": ("max_size"
 def read_request(args: argparse.Namespace) -> Request:
     """Returns the request of a command's arguments.
 
-    One file serves every command: each reads the fields it needs. A file may also be a method
-    alone, as in configs/methods and as `dpjax calibrate --output` writes it.
+    A file is an experiment, as `dpjax train` reads it: what accounting needs is taken from its
+    data, method, train and privacy tables. It may also be a mechanism alone, as in configs/methods
+    and as `dpjax calibrate --output` writes it.
     """
     file = _read(args.config)
     flags = {key: value for key, value in vars(args).items() if key in _FIELDS}
@@ -40,10 +51,25 @@ def _read(path: str | None) -> dict[str, Any]:
     plain = _toml.read(path)
     if "kind" in plain:
         return {"method": plain}
-    for key in plain:
-        if key not in _FIELDS:
-            raise ValueError(f"{path}: {key}: unknown; {_checks.nearest(key, _FIELDS)}")
-    return plain
+    Experiment.from_plain(plain)  # refuses what `dpjax train` would
+    found = {
+        key: plain[section][key]
+        for section, keys in _TAKEN.items()
+        for key in keys
+        if key in plain.get(section, {})
+    }
+    if "method" in plain:
+        found["method"] = plain["method"]
+    if (size := _dataset_size(plain.get("data", {}))) is not None:
+        found["dataset_size"] = size
+    return found
+
+
+def _dataset_size(data: Mapping[str, Any]) -> int | None:
+    """Returns the number of private examples: what the file says, or what the data set has."""
+    if "examples" in data:
+        return data["examples"]
+    return source_of(data["name"]).examples[0] if "name" in data else None
 
 
 def _method(written: Any, name: str | None, changes: dict[str, Any]) -> Any:
@@ -68,14 +94,12 @@ def _changed_plain(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
                 f"--set {key} with a method in plain form (kind = {table['kind']!r}): expected a "
                 "[method] table with the name of a constructor"
             )
-    if isinstance(table.get("mechanism"), dict):
-        return {**table, "mechanism": {**table["mechanism"], **changes}}
     return {**table, **changes}
 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments that flags set."""
-    changes = dict(_toml.assignment(text) for text in getattr(args, "set", ()))
+    changes = dict(assignment(text) for text in getattr(args, "set", ()))
     if hasattr(args, "noise_multiplier"):
         changes["noise_multiplier"] = args.noise_multiplier
     return changes

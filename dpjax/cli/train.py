@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpjax import _toml, data
+from dpjax import data
 from dpjax.accounting.bound import rounded_up
-from dpjax.cli import diagnostics_plots, report, run_plots, tables
+from dpjax.cli import diagnostics_plots, printing, run_plots
 from dpjax.cli.command import Command
 from dpjax.cli.experiment import (
     add_experiment_flags,
@@ -18,8 +18,8 @@ from dpjax.cli.experiment import (
     stored_experiment,
     unused_folder,
 )
-from dpjax.cli.run_data import read_run, read_runs
-from dpjax.cli.run_privacy import spent_by
+from dpjax.cli.flags import assignment
+from dpjax.cli.released_runs import read_run, read_runs, spent_by
 from dpjax.train import Experiment, Result, train
 from dpjax.train.folder import refuse_links
 from dpjax.train.progress import progress_for
@@ -39,13 +39,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=[V, ...]",
         help="a run for each value of optimizer.learning_rate or method.threshold; repeatable",
     )
-    run.add_argument(
-        "--resume", action="store_true", help="go on with --out from its last checkpoint"
-    )
+    run.add_argument("--resume", action="store_true", help="resume --out from its last checkpoint")
     run.add_argument(
         "--rekey",
         action="store_true",
-        help="go on with --out as another experiment, or under other versions, with new keys",
+        help="resume --out as another experiment, or under other versions, with new keys",
     )
 
 
@@ -56,14 +54,14 @@ def _run(args: argparse.Namespace) -> int:
     with resumable(folder):
         results = trained(experiment, folder, args, vary=vary, resume=resume, rekey=args.rekey)
     pictures = _plotted(results, folder)
-    report.show(args.json, _text(results, folder, pictures), _data(results, folder, pictures))
+    printing.show(args.json, _text(results, folder, pictures), _data(results, folder, pictures))
     return 0
 
 
 def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
     """Returns the experiment and what varies: of the flags, or of the run that goes on."""
     if args.out is None and (args.resume or args.rekey):
-        raise ValueError("--resume: expected --out DIR, the run to go on with")
+        raise ValueError("--resume: expected --out DIR, the run to resume")
     vary = dict(map(_varied, args.vary))
     if not (args.resume or args.rekey):
         return read_experiment(args, method=args.method), vary
@@ -75,7 +73,7 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
 
 def _varied(text: str) -> tuple[str, list[Any]]:
     path, equals, _ = text.partition("=")
-    values = _toml.assignment(text)[1] if path and equals else None
+    values = assignment(text)[1] if path and equals else None
     if not isinstance(values, list) or not values:
         raise ValueError(f"--vary {text}: expected PATH=[V, ...], as method.threshold=[0.1, 0.3]")
     return path.strip(), values
@@ -154,15 +152,15 @@ def _text(results: Sequence[Result], folder: Path, pictures: Sequence[str]) -> s
         for result in results
     ]
     head = [
-        ("method", plan.method.name),
+        ("method", plan.name),
         ("data", f"{plan.experiment.data.name}, {plan.dataset_size} examples"),
         ("steps", f"{plan.steps}" + (", stopped by the budget" if plan.stopped_early else "")),
         ("delta", rounded_up(plan.delta)),
         ("run", str(folder)),
         *(("picture", picture) for picture in pictures),
     ]
-    table = tables.table(("run", "accuracy", "C", "epsilon"), rows)
-    return f"{tables.pairs(head)}\n\n{table}\n\n{spent.sentence}"
+    table = printing.table(("run", "accuracy", "C", "epsilon"), rows)
+    return f"{printing.pairs(head)}\n\n{table}\n\n{spent.sentence}"
 
 
 def _threshold(value: Any) -> str:

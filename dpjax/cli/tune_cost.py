@@ -6,12 +6,12 @@ from typing import Any
 
 from dpjax.accounting import tuning
 from dpjax.accounting.bound import rounded_down, rounded_up
-from dpjax.cli import describe, flags, report, tables
+from dpjax.cli import describe, flags, printing
 from dpjax.cli.command import Command
 from dpjax.cli.request import Request
 from dpjax.cli.setting import Setting
 from dpjax.cli.source import read_request
-from dpjax.cli.ways import Price, priced
+from dpjax.cli.tuning_cost import Price, priced
 
 __all__ = ["COMMAND"]
 
@@ -37,7 +37,7 @@ def _run(args: argparse.Namespace) -> int:
     setting, prices = priced(request)
     data = describe.setting_data(setting)
     # The noise is each way's own.
-    for key in ("method", "noise_multiplier", "sigma_gradient", "sigma_statistic", "factor"):
+    for key in ("method", "noise_multiplier", "sigma_gradient", "sigma_statistic"):
         del data[key]
     data.update(
         target=request.epsilon,
@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> int:
         assumed=_ASSUMED,
         results=[_price_data(price, request) for price in prices],
     )
-    report.show(args.json, _text(request, setting, prices), data)
+    printing.show(args.json, _text(request, setting, prices), data)
     return 0
 
 
@@ -53,10 +53,10 @@ def _text(request: Request, setting: Setting, prices: Sequence[Price]) -> str:
     lines = [("method", setting.name), *describe.headed(setting)[1:]]
     lines.append(("budget", f"epsilon at most {request.epsilon:g} for the whole search"))
     lines.append(("candidates", f"{request.candidates}"))
-    marks, notes = tables.footnotes([_note(price, request) for price in prices])
+    marks, notes = printing.footnotes([_note(price, request) for price in prices])
     header = ("way", "noise", "one run alone", "whole", "runs", "may be published")
     body = [_cells(price, mark) for price, mark in zip(prices, marks, strict=True)]
-    return f"{tables.pairs(lines)}\n\n{tables.table(header, body)}{notes}\n\n{_ASSUMED}"
+    return f"{printing.pairs(lines)}\n\n{printing.table(header, body)}{notes}\n\n{_ASSUMED}"
 
 
 def _cells(price: Price, mark: str) -> list[str]:
@@ -64,10 +64,10 @@ def _cells(price: Price, mark: str) -> list[str]:
     if price.setting is None or price.alone is None or price.whole is None:
         return [name, *["-"] * 5]
     noise = describe.noise_of(price.setting)
-    sigma = rounded_up(noise.total[0] if noise.factor is None else noise.factor)
+    sigma = rounded_up(noise.total[0])
     return [
         name,
-        sigma if noise.factor is None else f"x {sigma}",
+        sigma,
         f"{rounded_up(price.alone)} ({price.alone.accountant})",
         f"{rounded_up(price.whole)} ({price.whole.accountant})",
         f"{price.way.runs:g}",
@@ -112,8 +112,8 @@ def _price_data(price: Price, request: Request) -> dict[str, Any]:
     return {
         **data,
         **describe.setting_data(price.setting),
-        "alone": report.bound_data(price.alone),
-        "whole": report.bound_data(price.whole),
+        "alone": printing.bound_data(price.alone),
+        "whole": printing.bound_data(price.whole),
     }
 
 

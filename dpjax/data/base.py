@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpjax import _checks
+
 __all__ = ["Dataset", "Pixels", "Split"]
 
 
@@ -56,6 +58,21 @@ class Dataset:
     classes: int
     pixels: Pixels | None = None
     vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that there is a label for every example, and a class for every label."""
+        classes = _checks.integer("classes", self.classes, at_least=1)
+        for part, split in (("train", self.train), ("test", self.test)):
+            x, y = split
+            if len(x) != len(y):
+                raise ValueError(f"{self.name}: {len(x)} {part} examples, {len(y)} labels")
+            if not np.issubdtype(y.dtype, np.integer):
+                raise TypeError(f"{self.name}: {part} labels of {y.dtype}: expected integers")
+            if len(y) and not (y.min() >= 0 and y.max() < classes):
+                raise ValueError(
+                    f"{self.name}: {part} labels from {y.min()} to {y.max()}: expected 0 to "
+                    f"{classes - 1}"
+                )
 
     @property
     def shape(self) -> tuple[int, ...]:

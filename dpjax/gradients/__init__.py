@@ -8,7 +8,13 @@ from dpjax.gradients.ghost import Explanation, explain
 from dpjax.gradients.groups import GroupIndex, group_index, labels
 from dpjax.gradients.interface import BatchSums, PerExampleGrads
 from dpjax.gradients.norms import combined_norm
-from dpjax.gradients.per_example import ENGINES, as_per_example_grads, per_example_grads
+from dpjax.gradients.per_example import (
+    ENGINES,
+    as_per_example_grads,
+    merged,
+    per_example_grads,
+    trainable,
+)
 
 __all__ = [
     "ENGINES",
@@ -21,6 +27,8 @@ __all__ = [
     "explain",
     "group_index",
     "labels",
+    "merged",
     "per_example_grads",
     "refuse_batch_stats",
+    "trainable",
 ]

@@ -3,14 +3,15 @@
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import chex
 import jax
 
 from dpjax import _checks
 from dpjax._record import Record
 
-__all__ = ["GroupIndex", "group_index", "labels", "leaf_paths", "normalised_groups"]
+__all__ = ["GroupIndex", "Groups", "group_index", "labels", "leaf_paths", "normalised_groups"]
 
 
 class GroupIndex(NamedTuple):
@@ -61,7 +62,11 @@ class labels(_GroupRecord):
         return len({label for _, label in self.prefixes})
 
 
-def normalised_groups(groups: Any) -> str | labels | None:
+Groups: TypeAlias = str | labels | chex.ArrayTree | None
+"""None for one norm per example, "per_leaf", or a params-prefix pytree of labels."""
+
+
+def normalised_groups(groups: Groups) -> str | labels | None:
     """Brings None, "per_leaf" or a params-prefix pytree of labels into their comparable form.
 
     >>> normalised_groups({"body": "a", "head": {"kernel": "b", "bias": "a"}})
@@ -82,7 +87,7 @@ def normalised_groups(groups: Any) -> str | labels | None:
     return labels(tuple((_joined(path), str(label)) for path, label in found))
 
 
-def group_index(groups: Any, params: Any) -> GroupIndex:
+def group_index(groups: Groups, params: chex.ArrayTree) -> GroupIndex:
     """Returns the group of every leaf of `params`; groups count in the order they first appear.
 
     Args:
@@ -99,7 +104,7 @@ def group_index(groups: Any, params: Any) -> GroupIndex:
     groups = normalised_groups(groups)
     if groups is None:
         return GroupIndex((0,) * len(paths), ("all",))
-    if groups == "per_leaf":
+    if isinstance(groups, str):
         return GroupIndex(tuple(range(len(paths))), tuple(paths))
     label_of_leaf = [_label(path, groups.prefixes) for path in paths]
     _refuse_unused(groups.prefixes, paths)

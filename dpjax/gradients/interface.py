@@ -1,18 +1,24 @@
 """Per-example gradients as an opaque object: norms and weighted sums, however they are computed."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
+import chex
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
-from dpjax.gradients.groups import GroupIndex, group_index
-from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
+from dpjax.devices import varying
+from dpjax.gradients.groups import GroupIndex, Groups, group_index
 from dpjax.gradients.rows import Chunk, Rows
-from dpjax.gradients.shards import varying
-from dpjax.gradients.twofloat import TwoFloat, added, row_sum
+from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
+from dpjax.sampling import Sampling
+from dpjax.twofloat import TwoFloat, added, row_sum
 
-__all__ = ["BatchSums", "PerExampleGrads"]
+__all__ = ["BatchSums", "PerExampleGrads", "Program"]
 
 
 class BatchSums(NamedTuple):
@@ -37,12 +43,42 @@ class BatchSums(NamedTuple):
         return self.gradient.hi, self.statistic.hi
 
 
+# What an engine is called with: the pass over one chunk.
+Pass = Callable[[Chunk], ChunkGrads]
+# ``(params, example[, key]) -> (loss, report)``: a loss of one example, and what is kept of it.
+Loss = Callable[..., tuple[jax.Array, Any]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loss that gradients are still to be taken of.
+
+    Args:
+        loss: the loss of one example, with what is reported of it.
+        engine: the engine's name, as it was asked for.
+        engines: all engines by name: ``engine(loss, params, chunk, key)``.
+        params: where the gradients are taken.
+        key: None, or the key that is folded with each row's number.
+    """
+
+    loss: Loss
+    engine: str
+    engines: Mapping[str, Callable[..., ChunkGrads]]
+    params: chex.ArrayTree
+    key: jax.Array | None
+
+    def __call__(self, chunk: Chunk) -> ChunkGrads:
+        """Runs the engine over a chunk."""
+        return self.engines[self.engine](self.loss, self.params, chunk, self.key)
+
+
 class PerExampleGrads:
     """The gradients of a batch, one per example, without saying how they are held.
 
-    Made inside the jitted step by `per_example_grads`, and no pytree: a gradient transformation in
-    front of `privatize` would otherwise treat private data as gradients. Everything it returns is
-    private until noise is added.
+    Made inside the jitted step by `per_example_grads`, and evaluated when they are used: by
+    `privatize`, which may change the loss first, or by the properties below, for people.
+    Everything it returns is private until noise is added. To JAX it is a pytree that cannot be
+    flattened: whatever would map over it as over gradients is told to stand behind `privatize`.
 
     Padded rows have norm 0 and add exactly zero to every sum. A real row whose gradient is not
     finite has norm +inf and counts as a zero gradient, whatever its weight.
@@ -50,26 +86,34 @@ class PerExampleGrads:
 
     def __init__(
         self,
-        engine: Callable[[Chunk], ChunkGrads],
+        run: Pass,
         rows: Rows,
-        like: Any,
+        like: chex.ArrayTree,
         zero: jax.Array | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
-        """Takes the engine's pass over one chunk, the rows, and a pytree shaped like the sum.
+        """Takes the pass over one chunk, the rows, and a pytree shaped like the sum.
 
-        `zero` differs by device as the engine's results do, inside `shard_map`.
+        `zero` differs by device as the engine's results do, inside `shard_map`. `sampling` is what
+        drew the batch; None if that is not known.
         """
-        self._engine = engine
+        self._run = run
         self._rows = rows
         self._like = like
         self._zero = zero
-        # With one chunk, norms and sums share a single pass; with several, each call is a loop.
-        self._whole = engine(rows.all()) if rows.single else None
+        self._sampling = sampling
+        self._known: dict[str, tuple[Any, Any]] = {}
+        self._reported = self._known
 
     @property
-    def like(self) -> Any:
+    def like(self) -> chex.ArrayTree:
         """The parameters' shapes and dtypes, as a pytree of `jax.ShapeDtypeStruct`."""
         return self._like
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """What drew the batch; None for a batch by hand."""
+        return self._sampling
 
     @property
     def real(self) -> jax.Array:
@@ -78,8 +122,13 @@ class PerExampleGrads:
 
     @property
     def losses(self) -> jax.Array:
-        """(B,) losses; 0 for padding."""
-        return self._stack(_losses)
+        """(B,) losses; 0 for padding. After `tx.update` they come from its pass."""
+        return self._report()[0]
+
+    @property
+    def aux(self) -> Any:
+        """What the loss returned beside its value, with a leading axis; see `has_aux`."""
+        return self._report()[1]
 
     @property
     def norms(self) -> jax.Array:
@@ -87,16 +136,53 @@ class PerExampleGrads:
         return self.group_norms(None)[:, 0]
 
     @property
-    def vectors(self) -> Any:
+    def vectors(self) -> chex.ArrayTree:
         """The gradients themselves, a pytree with a leading axis; only if the engine holds them."""
         return self._stack(lambda chunk: _materialised(chunk).grads)
 
-    def group_norms(self, groups: Any) -> jax.Array:
+    @property
+    def traced(self) -> bool:
+        """Whether it belongs to a program that JAX is tracing."""
+        program = self._run.params if isinstance(self._run, Program) else None
+        leaves = jax.tree.leaves((self._rows.arrays, program))
+        return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+    def with_loss(self, change: Callable[[Loss], Loss]) -> "PerExampleGrads":
+        """Returns the gradients of another loss of the same examples; what is reported stays.
+
+        Args:
+            change: takes the loss of one example, ``(params, example[, key]) -> (loss, report)``,
+                and returns one of the same signature.
+        """
+        if not isinstance(self._run, Program):
+            raise TypeError(
+                "grads is a plain pytree: expected what dpjax.per_example_grads returned, since "
+                "inner momentum takes gradients of a loss of its own"
+            )
+        return self._changed(replace(self._run, loss=change(self._run.loss)))
+
+    def as_vectors(self, why: str) -> "PerExampleGrads":
+        """Returns the same gradients, held as arrays; refuses an engine that was asked for by name.
+
+        Args:
+            why: who needs them, for the error.
+        """
+        run = self._run
+        if not isinstance(run, Program) or run.engine == "vmap":
+            return self
+        if run.engine != "auto":
+            raise ValueError(
+                f"engine = {run.engine!r} with {why}: expected 'vmap' or 'auto', since it needs "
+                "the per-example gradients themselves"
+            )
+        return self._changed(replace(run, engine="vmap"))
+
+    def group_norms(self, groups: Groups) -> jax.Array:
         """Returns (B, G) L2 norms by group; a row that is not finite is +inf in all groups."""
         index = group_index(groups, self._like)
         return self._stack(lambda chunk: chunk.norms(index))
 
-    def weighted_sum(self, weights: Any, groups: Any = None) -> Any:
+    def weighted_sum(self, weights: Any, groups: Groups = None) -> Any:
         """Returns ``sum_i w_i g_i``, a pytree shaped like the parameters, in float32 or wider.
 
         Args:
@@ -110,12 +196,12 @@ class PerExampleGrads:
 
         def body(chunk: ChunkGrads, start: Any) -> Any:
             position = jnp.minimum(start + jnp.arange(self._rows.chunk), self._rows.size - 1)
-            return _kept_sum(chunk, chunk.norms(index), columns[position], index)
+            return _kept_sum(chunk, chunk.norms(index), columns[position], index), ()
 
-        return self._sum(body).hi
+        return self._sum(body)[0].hi
 
     def aggregate(
-        self, fn: Callable[[jax.Array], tuple[jax.Array, Any]], groups: Any = None
+        self, fn: Callable[[jax.Array], tuple[jax.Array, Any]], groups: Groups = None
     ) -> BatchSums:
         """Returns ``sum_i w_i g_i`` and ``sum_i s_i`` in one pass over the chunks.
 
@@ -124,7 +210,9 @@ class PerExampleGrads:
 
         Args:
             fn: ``fn(norms) -> (weights, statistics)`` for the rows of one chunk: norms and weights
-                are (k,), or (k, G) with groups; statistics is a pytree of arrays with k rows.
+                are (k,), or (k, G) with groups; statistics is a pytree of arrays with k rows. The
+                norms are never below the true ones, so that a bound on ``w_i n_i`` is one on
+                ``|w_i g_i|``.
             groups: None, "per_leaf", or a params-prefix pytree of labels.
 
         Example:
@@ -133,7 +221,7 @@ class PerExampleGrads:
             >>> grads = grads_of(jnp.float32(0), jnp.array([1.0, 3.0]))
             >>> sums = grads.aggregate(lambda n: (1 / n, (n > 2.0).astype(jnp.float32)))
             >>> total, count = sums.rounded
-            >>> float(total), float(count)
+            >>> round(float(total), 4), float(count)
             (2.0, 1.0)
         """
         index = group_index(groups, self._like)
@@ -142,7 +230,7 @@ class PerExampleGrads:
         def body(chunk: ChunkGrads, start: Any) -> Any:
             norms = chunk.norms(index)
             shown = jnp.where(chunk.real[:, None], norms, 0)
-            shown = shown[:, 0] if groups is None else shown
+            shown = _never_too_short(shown[:, 0] if groups is None else shown)
             weights, statistics = fn(shown)
             weights = _checked_weights(weights, shown.shape).reshape(norms.shape)
             total = _kept_sum(chunk, norms, weights, index)
@@ -150,11 +238,14 @@ class PerExampleGrads:
             sums = [row_sum(_zero_padding(leaf, chunk.real)) for leaf in leaves]
             halves = zip(*sums, strict=True) if sums else ((), ())
             figures.append(chunk.rerounding(self._rows.likely or self._rows.size))
-            return TwoFloat(
+            both = TwoFloat(
                 *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
             )
+            return both, _zero_padding(chunk.aux, chunk.real)
 
-        (gradient, statistic), (gradient_low, statistic_low) = self._sum(body)
+        ((gradient, statistic), (gradient_low, statistic_low)), report = self._sum(body)
+        if report:
+            self._remember(self._reported, "report", report)
         return BatchSums(
             TwoFloat(gradient, gradient_low),
             TwoFloat(statistic, statistic_low),
@@ -174,43 +265,74 @@ class PerExampleGrads:
         """
 
         def mapped(rows: Chunk) -> ChunkGrads:
-            chunk = self._engine(rows) if self._whole is None else self._whole
-            return _materialised(chunk).map(fn)
+            return _materialised(self._run(rows)).map(fn)
 
-        return PerExampleGrads(mapped, self._rows, self._like, self._zero)
+        return self._changed(mapped)
 
-    def _sum(self, body: Callable[[ChunkGrads, Any], TwoFloat]) -> TwoFloat:
-        """Adds up `body` over the chunks."""
-        if self._whole is not None:
-            return body(self._whole, 0)
+    def _changed(self, run: Pass) -> "PerExampleGrads":
+        """Returns gradients that are computed otherwise; they report to this object."""
+        made = PerExampleGrads(run, self._rows, self._like, self._zero, self._sampling)
+        made._reported = self._reported
+        return made
 
-        def at(start: Any) -> TwoFloat:
-            return body(self._engine(self._rows.take(start)), start)
+    def _remember(self, known: dict[str, tuple[Any, Any]], name: str, value: Any) -> None:
+        known[name] = (get_opaque_trace_state(), value)
 
-        return self._loop(jax.eval_shape(at, 0), lambda start, total: added(total, at(start)))
+    def _recalled(self, known: dict[str, tuple[Any, Any]], name: str) -> Any:
+        """Returns what was computed before in this trace; None if there is nothing."""
+        trace, value = known.get(name, (None, None))
+        return value if trace == get_opaque_trace_state() else None
+
+    def _whole(self) -> ChunkGrads | None:
+        """Returns the one chunk, from which norms and sums share a pass; None if there are more."""
+        if not self._rows.single:
+            return None
+        whole = self._recalled(self._known, "whole")
+        if whole is None:
+            whole = self._run(self._rows.all())
+            self._remember(self._known, "whole", whole)
+        return whole
+
+    def _report(self) -> Any:
+        report = self._recalled(self._reported, "report")
+        if report is None:
+            report = self._stack(_report_of)
+            self._remember(self._reported, "report", report)
+        return report
+
+    def _sum(self, body: Callable[[ChunkGrads, Any], tuple[TwoFloat, Any]]) -> tuple[TwoFloat, Any]:
+        """Adds up the first part of `body` over the chunks, and lays out the rows of the second."""
+        if (whole := self._whole()) is not None:
+            return body(whole, 0)
+
+        def at(start: Any) -> tuple[TwoFloat, Any]:
+            return body(self._run(self._rows.take(start)), start)
+
+        sums, rows = jax.eval_shape(at, 0)
+
+        def step(start: Any, carry: tuple[TwoFloat, Any]) -> tuple[TwoFloat, Any]:
+            total, more = at(start)
+            return added(carry[0], total), _written(carry[1], more, start)
+
+        total, laid_out = self._loop((sums, self._buffers(rows)), step)
+        return total, jax.tree.map(lambda full: full[: self._rows.size], laid_out)
 
     def _stack(self, body: Callable[[ChunkGrads], Any]) -> Any:
         """Lays the rows of `body` over the chunks end to end; 0 for padding."""
-        if self._whole is not None:
-            return _zero_padding(body(self._whole), self._whole.real)
-        size = -(-self._rows.size // self._rows.chunk) * self._rows.chunk
+        if (whole := self._whole()) is not None:
+            return _zero_padding(body(whole), whole.real)
 
         def at(start: Any) -> Any:
-            chunk = self._engine(self._rows.take(start))
+            chunk = self._run(self._rows.take(start))
             return _zero_padding(body(chunk), chunk.real)
 
-        buffers = jax.tree.map(
-            lambda s: jax.ShapeDtypeStruct((size, *s.shape[1:]), s.dtype), jax.eval_shape(at, 0)
-        )
+        buffers = self._buffers(jax.eval_shape(at, 0))
+        laid_out = self._loop(buffers, lambda start, full: _written(full, at(start), start))
+        return jax.tree.map(lambda full: full[: self._rows.size], laid_out)
 
-        def write(start: Any, full: Any) -> Any:
-            return jax.tree.map(
-                lambda f, part: jax.lax.dynamic_update_slice_in_dim(f, part, start, 0),
-                full,
-                at(start),
-            )
-
-        return jax.tree.map(lambda full: full[: self._rows.size], self._loop(buffers, write))
+    def _buffers(self, rows: Any) -> Any:
+        size = -(-self._rows.size // self._rows.chunk) * self._rows.chunk
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape[1:]), s.dtype), rows)
 
     def _loop(self, shapes: Any, body: Callable[[Any, Any], Any]) -> Any:
         """Runs ``carry = body(start, carry)`` over the chunks in use, from zeros."""
@@ -235,15 +357,32 @@ def _kept_sum(
 
 def _zero_padding(tree: Any, real: jax.Array) -> Any:
     def masked(leaf: jax.Array) -> jax.Array:
-        return jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
+        shape = (-1,) + (1,) * (leaf.ndim - 1)
+        return jnp.where(real.reshape(shape), leaf, jnp.zeros_like(leaf))
 
     return jax.tree.map(masked, tree)
 
 
-def _losses(chunk: ChunkGrads) -> jax.Array:
-    if chunk.losses is None:
-        raise TypeError("losses: a plain pytree of gradients has none; use per_example_grads")
-    return chunk.losses
+def _written(full: Any, part: Any, start: Any) -> Any:
+    return jax.tree.map(
+        lambda f, p: jax.lax.dynamic_update_slice_in_dim(f, p, start, 0), full, part
+    )
+
+
+def _never_too_short(norms: jax.Array) -> jax.Array:
+    """Returns norms that are at least the true ones.
+
+    A float32 norm may come out too short by up to 1.8e-6, 15 eps, where one large entry absorbs
+    many small ones (the worst row that a search found); its contribution would then be too long.
+    """
+    longer = norms * (1.0 + 32 * float(jnp.finfo(norms.dtype).eps))
+    return jnp.where(jnp.isinf(longer), norms, longer)  # what is finite stays so
+
+
+def _report_of(chunk: ChunkGrads) -> Any:
+    if isinstance(chunk.aux, tuple) and not chunk.aux:
+        raise TypeError("a plain pytree of gradients has no losses: expected per_example_grads")
+    return chunk.aux
 
 
 def _materialised(chunk: ChunkGrads) -> MaterialisedChunk:
@@ -253,3 +392,45 @@ def _materialised(chunk: ChunkGrads) -> MaterialisedChunk:
             f"pytree of gradients), got {type(chunk).__name__}"
         )
     return chunk
+
+
+def _refuse_flattening(grads: Any) -> NoReturn:
+    del grads
+    raise TypeError(_placement_error())
+
+
+def _placement_error() -> str:
+    """Says who took per-example gradients for gradients, and where it belongs."""
+    who = _caller()
+    if who == "MultiSteps":
+        return (
+            "optax.MultiSteps would add up per-example gradients: expected dpjax.clipped_sum for "
+            "the parts of a batch, their sum with +, and one tx.update of the sum"
+        )
+    if who is None:
+        return (
+            "per-example gradients cannot leave the function that made them or be mapped over: "
+            "expected dpjax.privatize(...).update in the same function, before anything else"
+        )
+    return (
+        f"{who} would take per-example gradients for gradients: expected dpjax.privatize first in "
+        f"the chain and around nothing else, and {who} behind it"
+    )
+
+
+def _caller() -> str | None:
+    """Returns the name of the optax or Flax transformation whose update is running, if any."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "").split(".")[0]
+        name, *_, function = [frame.f_code.co_qualname, *frame.f_code.co_qualname.split(".")]
+        if module in ("optax", "flax") and function.startswith("update"):
+            name = name.split(".")[0]
+            return name if name == "MultiSteps" else f"{module}'s {name}"
+        frame = frame.f_back
+    return None
+
+
+jax.tree_util.register_pytree_node(
+    PerExampleGrads, _refuse_flattening, lambda aux, children: _refuse_flattening(aux)
+)

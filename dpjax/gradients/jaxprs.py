@@ -1,12 +1,24 @@
-"""What a pass over a traced program needs: the programs behind an equation, and it alone."""
+"""Reading a traced program: what an equation holds, computes, and how its derivative behaves."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
-__all__ = ["called_program", "evaluate", "inner_programs", "is_differentiable", "is_float"]
+__all__ = [
+    "called_program",
+    "evaluate",
+    "has_linear_derivative",
+    "inner_programs",
+    "is_differentiable",
+    "is_float",
+    "needed_inside",
+    "needed_values",
+]
 
 # Calls that change nothing of what is computed or differentiated, by their names over the years.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint")
@@ -49,3 +61,176 @@ def is_differentiable(aval: Any) -> bool:
 def is_float(aval: Any) -> bool:
     """Says whether a value is a floating-point array."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+def needed_values(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> set[core.Var]:
+    """Returns the variables of a program that some of its results depend on.
+
+    Args:
+        jaxpr: the program.
+        needed: for each result, whether it is one of them.
+
+    Example:
+        >>> jaxpr = jax.make_jaxpr(lambda x, y: (2 * x, x * y))(1.0, 1.0).jaxpr
+        >>> found = needed_values(jaxpr, [True, False])
+        >>> [var in found for var in jaxpr.invars]
+        [True, False]
+    """
+    found = _variables(jaxpr.outvars, needed)
+    for eqn in reversed(jaxpr.eqns):
+        used = [var in found for var in eqn.outvars]
+        if any(used):
+            found |= _variables(eqn.invars, _needed_operands(eqn, used))
+    return found
+
+
+def _variables(atoms: Sequence[Any], chosen: Sequence[bool]) -> set[core.Var]:
+    pairs = zip(atoms, chosen, strict=True)
+    return {atom for atom, one in pairs if one and not isinstance(atom, core.Literal)}
+
+
+def _needed_operands(eqn: Any, needed: Sequence[bool]) -> list[bool]:
+    """Returns, for each operand, whether the needed results of an equation depend on it."""
+    if called_program(eqn) is None and eqn.primitive.name != "scan":
+        return [True] * len(eqn.invars)
+    ((jaxpr, inside),) = needed_inside(eqn, needed)
+    found = needed_values(jaxpr, inside)
+    return [var in found for var in jaxpr.invars]
+
+
+def needed_inside(eqn: Any, needed: Sequence[bool]) -> list[tuple[core.Jaxpr, list[bool]]]:
+    """Returns the programs that an equation holds, each with which of its results are needed.
+
+    This is exact for calls and scans. Elsewhere (branches, derivatives written by hand) all results
+    count as needed.
+
+    Args:
+        eqn: the equation.
+        needed: for each of its results, whether it is needed; some are.
+    """
+    called = called_program(eqn)
+    if called is not None:
+        return [(called[0], list(needed))]
+    if eqn.primitive.name != "scan":
+        return [(jaxpr, [True] * len(jaxpr.outvars)) for jaxpr in inner_programs(eqn)]
+    body = eqn.params["jaxpr"].jaxpr
+    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    before, inside = None, list(needed)
+    while inside != before:  # a state that one turn reads is needed from the turn before
+        before, found = inside, needed_values(body, inside)
+        read = [var in found for var in body.invars[consts : consts + carries]]
+        states = [old or new for old, new in zip(inside[:carries], read, strict=True)]
+        inside = [*states, *inside[carries:]]
+    return [(body, inside)]
+
+
+class _Kind(Enum):
+    """How a value depends on the cotangents."""
+
+    ZERO = "is zero"
+    FIXED = "does not"
+    LINEAR = "linearly"
+    UNKNOWN = "in some other way, or not known how"
+
+
+# Linear in the first operand, if the others do not depend on the cotangents.
+_FIRST = (
+    *("reshape", "transpose", "squeeze", "expand_dims", "rev", "neg", "copy", "copy_p", "slice"),
+    *("broadcast_in_dim", "convert_element_type", "reduce_precision", "reduce_sum", "cumsum"),
+    *("real", "imag", "div", "gather", "dynamic_slice", "split", "pvary"),
+)
+# Linear in all operands together.
+_TOGETHER = ("add", "sub", "add_any", "concatenate", "pad")
+# Linear in each operand, if the others do not depend on the cotangents.
+_EACH = ("mul", "dot_general", "conv_general_dilated")
+
+
+def has_linear_derivative(eqn: Any) -> bool:
+    """Says whether ``pull(g) + pull(h) = pull(g + h)`` for the pull-back of an equation.
+
+    JAX's own derivatives are linear. One that was written for a function by hand is traced, and is
+    linear if it is made of operations that are known to be; whatever is not known counts as not
+    linear, which costs time but not correctness.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> @jax.custom_gradient
+        ... def clipped(w):
+        ...     return w, lambda ct: jnp.clip(ct, -1, 1)
+        >>> has_linear_derivative(jax.make_jaxpr(clipped)(1.0).jaxpr.eqns[0])
+        False
+        >>> has_linear_derivative(jax.make_jaxpr(jax.nn.relu)(1.0).jaxpr.eqns[0])
+        True
+    """
+    if not _is_custom(eqn):
+        return True
+    own = [i for i, atom in enumerate(eqn.invars) if is_differentiable(atom.aval)]
+    out = [i for i, var in enumerate(eqn.outvars) if is_differentiable(var.aval)]
+
+    def pull(operands: list[Any], cotangents: list[Any]) -> Any:
+        def results(*values: Any) -> list[Any]:
+            known = dict(zip(own, values, strict=True))
+            found = evaluate(eqn, [known.get(i, x) for i, x in enumerate(operands)])
+            return [found[i] for i in out]
+
+        return jax.vjp(results, *(operands[i] for i in own))[1](cotangents)
+
+    operands = [atom.aval for atom in eqn.invars]
+    cotangents = [eqn.outvars[i].aval for i in out]
+    traced = jax.make_jaxpr(pull)(operands, cotangents)
+    kinds = [_Kind.FIXED] * len(operands) + [_Kind.LINEAR] * len(cotangents)
+    found = zip(traced.jaxpr.outvars, _kinds(traced.jaxpr, kinds), strict=True)
+    # The cotangent of an integer is nothing at all.
+    return all(
+        kind in (_Kind.ZERO, _Kind.LINEAR) for atom, kind in found if is_differentiable(atom.aval)
+    )
+
+
+def _is_custom(eqn: Any) -> bool:
+    """Says whether an equation is, or holds, a function with a derivative of its own."""
+    if eqn.primitive.name.startswith("custom_") or eqn.primitive.name == "linear_call":
+        return True
+    return any(_is_custom(inner) for jaxpr in inner_programs(eqn) for inner in jaxpr.eqns)
+
+
+def _kinds(jaxpr: core.Jaxpr, kinds: Sequence[_Kind]) -> list[_Kind]:
+    """Returns how each result of a program depends on the cotangents, from its operands."""
+    known = dict(zip(jaxpr.invars, kinds, strict=True))
+    known.update(dict.fromkeys(jaxpr.constvars, _Kind.FIXED))
+
+    def read(atom: Any) -> _Kind:
+        if not isinstance(atom, core.Literal):
+            return known[atom]
+        return _Kind.ZERO if np.all(np.asarray(atom.val) == 0) else _Kind.FIXED
+
+    for eqn in jaxpr.eqns:
+        found = _after(eqn, [read(atom) for atom in eqn.invars])
+        known.update(zip(eqn.outvars, found, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _after(eqn: Any, kinds: Sequence[_Kind]) -> list[_Kind]:
+    called = called_program(eqn)
+    if called is not None:
+        return _kinds(called[0], kinds)
+    name = eqn.primitive.name
+    if all(kind in (_Kind.ZERO, _Kind.FIXED) for kind in kinds):
+        moved = name in ("broadcast_in_dim", "convert_element_type", "reshape")
+        return [kinds[0] if moved else _Kind.FIXED] * len(eqn.outvars)
+    linear = _is_linear(name, kinds)
+    return [
+        _Kind.LINEAR if linear and is_differentiable(var.aval) else _Kind.UNKNOWN
+        for var in eqn.outvars
+    ]
+
+
+def _is_linear(name: str, kinds: Sequence[_Kind]) -> bool:
+    linear = [kind in (_Kind.ZERO, _Kind.LINEAR) for kind in kinds]
+    fixed = [kind in (_Kind.ZERO, _Kind.FIXED) for kind in kinds]
+    if name in _FIRST:
+        return linear[0] and all(fixed[1:])
+    if name in _TOGETHER:
+        return all(linear)
+    if name in _EACH:
+        return kinds.count(_Kind.LINEAR) == 1 and _Kind.UNKNOWN not in kinds
+    return name == "select_n" and fixed[0] and all(linear[1:])

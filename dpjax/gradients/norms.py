@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.twofloat import accumulation_dtype
+
 __all__ = [
-    "accumulation_dtype",
     "combined_norm",
     "norms_of",
     "power_of_two",
@@ -20,11 +21,6 @@ __all__ = [
 # Between these a sum of squares has lost nothing: above, it is near overflow; below, squares of
 # single entries may have vanished. Outside, the row is scaled by a power of two first.
 _SAFE_SQUARES = (1e-20, 1e37)
-
-
-def accumulation_dtype(leaf: jax.Array) -> jnp.dtype:
-    """Returns the dtype sums over `leaf` are taken in: float32, or float64 for float64."""
-    return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
 def settled(tree: Any) -> Any:

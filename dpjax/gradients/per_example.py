@@ -1,24 +1,25 @@
 """From the loss of one example to the per-example gradients of a batch."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
+from dpjax.devices import varying, varying_zero
 from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_batch_stats
 from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
-from dpjax.gradients.interface import PerExampleGrads
-from dpjax.gradients.materialised import ChunkGrads, MaterialisedChunk
+from dpjax.gradients.interface import PerExampleGrads, Program
 from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import Rows, batch_rows, drawn_rows, leading_size, packed_rows
-from dpjax.gradients.shards import varying, varying_zero
-from dpjax.gradients.vmap import vmap_engine
+from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk, vmap_engine
 from dpjax.sampling import Drawn, Packed
 
-__all__ = ["ENGINES", "as_per_example_grads", "per_example_grads"]
+__all__ = ["ENGINES", "as_per_example_grads", "merged", "per_example_grads", "trainable"]
 
 ENGINES: dict[str, Callable[..., ChunkGrads]] = {
     "auto": auto_engine,
@@ -29,22 +30,32 @@ ENGINES: dict[str, Callable[..., ChunkGrads]] = {
 
 
 def per_example_grads(
-    loss_fn: Callable[..., jax.Array], engine: str = "vmap", chunk: int | None = None
+    loss_fn: Callable[..., Any],
+    engine: str = "auto",
+    chunk: int | None = None,
+    has_aux: bool = False,
 ) -> Callable[..., PerExampleGrads]:
     """Turns the loss of one example into per-example gradients of a batch.
+
+    Nothing is computed until the gradients are used: `dpjax.privatize` takes them as they are.
 
     Args:
         loss_fn: ``loss_fn(params, example) -> scalar``, or ``loss_fn(params, example, key)`` when a
             key is given. Pure, for ONE example: a slice of the batch without its leading axis.
+            `params` is any pytree: arrays of floating-point numbers are differentiated, and all
+            other leaves are held as they are.
         engine: how gradients are obtained. "vmap" forms all of them. "ghost" computes norms and
-            weighted sums without forming those that are dear, close to the cost of an ordinary
+            weighted sums without forming the expensive ones, close to the cost of an ordinary
             gradient; "ghost_two_pass" in the least memory, with a second pass over the examples;
             "auto" is the one of "vmap" and "ghost" that is estimated to cost less. `dpjax.explain`
             says what would be done. All give the same gradients, to float32 rounding; where the
             parameters or the loss are in half precision, clipped gradients agree to 2 eps of the
             bound (1.6e-2 in bfloat16, 2e-3 in float16), and none exceeds its bound by more than in
             float32.
-        chunk: rows per pass; None takes all at once. Memory is that of `chunk` gradients.
+        chunk: rows per pass. None takes a batch by hand at once, and of a drawn one as many rows
+            as nearly all batches have. Memory is that of `chunk` gradients.
+        has_aux: whether the loss returns ``(loss, aux)``; `aux`, a pytree of arrays, is then
+            stacked in ``grads.aux``. Losses and aux are private.
 
     Returns:
         ``grads_of(params, data, drawn, key=None)``, which gathers what ``sampling.draw`` drew
@@ -69,31 +80,99 @@ def per_example_grads(
     _checks.choice("engine", engine, ENGINES)
     if chunk is not None:
         chunk = _checks.integer("chunk", chunk, at_least=1)
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn = {loss_fn!r}: expected a function loss_fn(params, example)")
     refuse_closed_over_batch_stats(loss_fn)
 
+    def reporting(params: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+        found = loss_fn(params, *example)
+        loss, aux = found if has_aux else (found, ())
+        return loss, (loss, aux)
+
     def grads_of(
-        params: Any,
-        batch: Any,
+        params: chex.ArrayTree,
+        batch: chex.ArrayTree,
         drawn: Drawn | Packed | None = None,
-        key: Any = None,
+        key: chex.PRNGKey | None = None,
         *,
-        mask: Any = None,
+        mask: chex.Array | None = None,
     ) -> PerExampleGrads:
-        _check_params(params)
+        own = trainable(params)
+        _check_key(key)
         rows = _rows(batch, drawn, mask, chunk)
-        _check_loss(loss_fn, params, rows, key)
+        # One object where it can be, since JAX caches traces by it.
+        held = len(jax.tree.leaves(own)) < len(jax.tree.leaves(params))
+        loss = _of_trainable(reporting, params) if held else reporting
+        _check_loss(loss_fn, params, rows, key, has_aux)
         # Inside shard_map, gradients at parameters that all devices share would be summed over the
         # devices before clipping; each device differentiates its own copy instead.
-        zero = varying_zero(rows.arrays, params)
-        own = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), params)
-        return PerExampleGrads(
-            lambda part: ENGINES[engine](loss_fn, own, part, key), rows, _shapes(params), zero
-        )
+        zero = varying_zero(rows.arrays, own)
+        copies = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), own)
+        program = Program(loss, engine, ENGINES, copies, key)
+        sampling = None if drawn is None else drawn.sampling
+        return PerExampleGrads(program, rows, _shapes(own), zero, sampling)
 
     return grads_of
 
 
-def _rows(batch: Any, drawn: Drawn | Packed | None, mask: Any, chunk: int | None) -> Rows:
+def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns the leaves that are differentiated, arrays of floats, with None for all others.
+
+    It is what ``equinox.filter(params, equinox.is_inexact_array)`` returns.
+
+    Raises:
+        ValueError: if there is none, or the model keeps batch statistics.
+        TypeError: if one is complex.
+
+    Example:
+        >>> trainable({"w": jnp.ones(2), "steps": jnp.arange(3), "act": jax.nn.relu})
+        {'act': None, 'steps': None, 'w': Array([1., 1.], dtype=float32)}
+    """
+    refuse_batch_stats(params)
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
+    kept = [leaf if _is_inexact(path, leaf) else None for path, leaf in leaves]
+    if all(leaf is None for leaf in kept):
+        raise ValueError(
+            "params has no array of floating-point numbers: expected at least one parameter"
+        )
+    return jax.tree.unflatten(treedef, kept)
+
+
+def merged(own: chex.ArrayTree, params: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns `params` with the leaves of `own`, as `trainable` returns them, in their places.
+
+    Example:
+        >>> merged({"w": 2.0, "act": None}, {"w": 1.0, "act": "tanh"})
+        {'act': 'tanh', 'w': 2.0}
+    """
+    return jax.tree.map(
+        lambda new, old: old if new is None else new, own, params, is_leaf=lambda x: x is None
+    )
+
+
+def _is_inexact(path: Any, leaf: Any) -> bool:
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+        return False
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        name = jax.tree_util.keystr(path)
+        raise TypeError(f"params{name} has dtype {leaf.dtype}: expected a real parameter")
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _of_trainable(
+    loss: Callable[..., tuple[jax.Array, Any]], params: chex.ArrayTree
+) -> Callable[..., tuple[jax.Array, Any]]:
+    """Returns the loss as a function of what is differentiated; the other leaves are held."""
+
+    def of_own(own: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+        return loss(merged(own, params), *example)
+
+    return of_own
+
+
+def _rows(
+    batch: chex.ArrayTree, drawn: Drawn | Packed | None, mask: chex.Array | None, chunk: int | None
+) -> Rows:
     if drawn is None:
         return batch_rows(batch, mask, chunk)
     if mask is not None:
@@ -108,7 +187,11 @@ def _rows(batch: Any, drawn: Drawn | Packed | None, mask: Any, chunk: int | None
     )
 
 
-def as_per_example_grads(grads: Any, mask: Any = None, params: Any = None) -> PerExampleGrads:
+def as_per_example_grads(
+    grads: PerExampleGrads | chex.ArrayTree,
+    mask: chex.Array | None = None,
+    params: chex.ArrayTree | None = None,
+) -> PerExampleGrads:
     """Takes a plain pytree of per-example gradients, with a leading axis, as a PerExampleGrads.
 
     Args:
@@ -125,46 +208,94 @@ def as_per_example_grads(grads: Any, mask: Any = None, params: Any = None) -> Pe
     if isinstance(grads, PerExampleGrads):
         if mask is not None:
             raise ValueError("mask: expected only with a plain pytree of gradients")
+        if params is not None:
+            _check_tree(grads.like, params)
         return grads
     size = leading_size("grads", grads)
     like = jax.tree.map(lambda g: jax.ShapeDtypeStruct(jnp.shape(g)[1:], jnp.result_type(g)), grads)
-    if params is not None and _shapes_only(like) != _shapes_only(params):
-        raise ValueError(
-            f"grads has {size} rows shaped {_shapes_only(like)}: expected one gradient per example "
-            f"in front of each parameter, shaped {_shapes_only(params)}"
-        )
-    _check_params(like)
+    if params is not None:
+        own = trainable(params)
+        if _shapes_only(like) != _shapes_only(own):
+            raise ValueError(
+                f"grads has {size} rows shaped {_shapes_only(like)}: expected one gradient per "
+                f"example in front of each parameter, shaped {_shapes_only(own)}"
+            )
+        _check_tree(like, params)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(like):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            name = jax.tree_util.keystr(path)
+            raise TypeError(f"grads{name} has dtype {leaf.dtype}: expected floating-point numbers")
     rows = batch_rows(settled(grads), mask, None)
-    return PerExampleGrads(
-        lambda part: MaterialisedChunk(part.examples, None, part.real), rows, like
-    )
+    return PerExampleGrads(lambda part: MaterialisedChunk(part.examples, part.real), rows, like)
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: chex.ArrayTree) -> chex.ArrayTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
-def _shapes_only(tree: Any) -> list[tuple[int, ...]]:
+def _shapes_only(tree: chex.ArrayTree) -> list[tuple[int, ...]]:
     return [tuple(jnp.shape(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
-def _check_params(params: Any) -> None:
-    refuse_batch_stats(params)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        if not jnp.issubdtype(dtype, jnp.floating):
-            name = jax.tree_util.keystr(path)
-            raise TypeError(f"params{name} has dtype {dtype}: expected a floating-point parameter")
+def _check_tree(like: chex.ArrayTree, params: chex.ArrayTree) -> None:
+    """Refuses gradients of another pytree than the parameters'."""
+    found: Any = jax.tree.structure(like)
+    expected: Any = jax.tree.structure(trainable(params))
+    if found != expected:
+        raise ValueError(f"grads is the pytree {found}: expected that of params, {expected}")
 
 
-def _check_loss(loss_fn: Callable[..., Any], params: Any, rows: Rows, key: Any) -> None:
+def _check_loss(
+    loss_fn: Callable[..., Any],
+    params: chex.ArrayTree,
+    rows: Rows,
+    key: chex.PRNGKey | None,
+    has_aux: bool,
+) -> None:
     example = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)), rows.data
     )
     extra = () if key is None else (key,)
-    loss = jax.eval_shape(loss_fn, _shapes(params), example, *extra)
+    _check_signature(loss_fn, (params, example, *extra))
+    try:
+        found = jax.eval_shape(
+            lambda example, *extra: loss_fn(params, example, *extra), example, *extra
+        )
+    except (TypeError, ValueError) as error:
+        error.add_note(f"dpjax called loss_fn with ONE example, of the shapes {example}")
+        raise
+    loss = found
+    if has_aux:
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise ValueError(f"loss_fn returned {found}: expected (loss, aux), as has_aux says")
+        loss = found[0]
     one = isinstance(loss, jax.ShapeDtypeStruct) and loss.shape == ()
     if not one or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
+        hint = "; a pair (loss, aux) needs has_aux=True" if isinstance(loss, tuple) else ""
         raise ValueError(
-            f"loss_fn returned {loss}: expected one floating-point number for ONE example"
+            f"loss_fn returned {loss}: expected one floating-point number for ONE example{hint}"
         )
+
+
+def _check_key(key: Any) -> None:
+    dtype = getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if key is None or (typed and key.shape == ()) or (dtype == jnp.uint32 and key.ndim == 1):
+        return
+    shown = f"an array of {dtype}" if dtype is not None else repr(key)
+    raise TypeError(f"key = {shown}: expected one JAX random key, as jax.random.key(0), or None")
+
+
+def _check_signature(loss_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        signature = inspect.signature(loss_fn)
+    except (TypeError, ValueError):  # some callables have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        expected = "loss_fn(params, example)" + (", and a key" if len(arguments) == 3 else "")
+        raise TypeError(
+            f"loss_fn{signature}: {error}; expected {expected}, with all arrays of an example in "
+            "one pytree, such as (x, y)"
+        ) from error

@@ -132,10 +132,14 @@ def drawn_rows(data: Any, drawn: Drawn, chunk: int | None) -> Rows:
         )
     size = drawn.indices.shape[0]
     local = drawn.indices - drawn.start
-    chunk = _chunk_size(chunk, size)
     count = jnp.clip(drawn.size, 0, size)
     share = drawn.length / (drawn.sampling.dataset_size or drawn.length)
-    likely = _likely(share * (drawn.sampling.batch_size or size), size)
+    expected = share * (drawn.sampling.batch_size or size)
+    likely = _likely(expected, size)
+    # There is room for all rows, of which few are drawn: one chunk holds 999 of 1000 batches.
+    chunk = _chunk_size(
+        math.ceil(expected + 3 * math.sqrt(expected)) if chunk is None else chunk, size
+    )
     return Rows(data, size, chunk, indices=local, count=count, numbers=drawn.indices, likely=likely)
 
 

@@ -1,33 +1,149 @@
-"""The vmap engine: per-example gradients, materialised."""
+"""What an engine gives for a chunk, and the vmap engine: every gradient held as an array."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from dpjax.gradients.convolutions import channels_last_convolutions
-from dpjax.gradients.materialised import MaterialisedChunk
-from dpjax.gradients.norms import settled
+from dpjax.gradients.groups import GroupIndex
+from dpjax.gradients.norms import row_norms, settled
 from dpjax.gradients.rows import Chunk, loss_arguments
+from dpjax.twofloat import TwoFloat, weighted_row_sum
 
-__all__ = ["vmap_engine"]
+__all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "over_clean_rows", "vmap_engine"]
+
+# What every engine takes: ``loss_fn(params, example)``, or with a key, for one example. Returns
+# ``(loss, aux)``; aux is any pytree of arrays, ``()`` for none, and has no part in the gradient.
+LossFn = Callable[..., tuple[jax.Array, Any]]
+
+_ROOM = 1.001  # a float32 norm may be a little shorter than the longest entry
 
 
-def vmap_engine(
-    loss_fn: Callable[..., jax.Array], params: Any, chunk: Chunk, key: Any
-) -> MaterialisedChunk:
+class ChunkGrads(Protocol):
+    """What an engine gives for the examples of one chunk.
+
+    An engine is called as ``engine(loss_fn, params, chunk, key)``, with a `LossFn`.
+    """
+
+    @property
+    def aux(self) -> Any:
+        """The loss's auxiliary outputs, a pytree with a leading axis k; () if there are none."""
+
+    @property
+    def real(self) -> jax.Array:
+        """(k,) bool, False for padding."""
+
+    def norms(self, groups: GroupIndex) -> jax.Array:
+        """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
+
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+
+    def rerounding(self, rows: int) -> float:
+        """Returns how far one more row can move the weighted sum by rounding the others anew.
+
+        In units of the longest ``weights[i] * g_i``; 0 where that is below 1e-9.
+
+        Args:
+            rows: the number of rows in all chunks, which are like this one.
+        """
+
+
+@dataclass(frozen=True)
+class MaterialisedChunk:
+    """Gradients as a pytree with a leading axis of rows; what vmap gives."""
+
+    grads: Any
+    real: jax.Array
+    aux: Any = ()
+
+    def norms(self, groups: GroupIndex) -> jax.Array:
+        """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
+        leaves = jax.tree.leaves(self.grads)
+        return row_norms(leaves, groups.of_leaf, len(groups.names), self.real)
+
+    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+        leaves, treedef = jax.tree.flatten(self.grads)
+        keep = self.real & jnp.isfinite(norms[:, 0])
+        columns = [jnp.where(keep, weights[:, group], 0) for group in groups.of_leaf]
+        lengths = [jnp.where(keep, norms[:, group], 0) for group in groups.of_leaf]
+        most = [
+            jnp.max(jnp.abs(w) * n, initial=0.0) * _ROOM
+            for w, n in zip(columns, lengths, strict=True)
+        ]
+        sums = _weighted_sums(leaves, columns, most, keep, norms)
+        return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
+
+    def rerounding(self, rows: int) -> float:
+        """Returns 0: rows are added in two floats."""
+        del rows
+        return 0.0
+
+    def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
+        """Applies `fn` to every example's gradient; a row that is not finite stays so."""
+        leaves = jax.tree.leaves(self.grads)
+        finite = jnp.isfinite(row_norms(leaves, (0,) * len(leaves), 1, self.real))
+
+        def marked(leaf: jax.Array) -> jax.Array:
+            return jnp.where(finite.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, jnp.nan)
+
+        mapped = settled(jax.tree.map(marked, jax.vmap(fn)(self.grads)))
+        return MaterialisedChunk(mapped, self.real, self.aux)
+
+
+def vmap_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> MaterialisedChunk:
     """Returns ``vmap(value_and_grad(loss_fn))`` over the examples of a chunk.
 
     Args:
-        loss_fn: the loss of one example, ``loss_fn(params, example)`` or with a key.
+        loss_fn: ``loss_fn(params, example) -> (loss, aux)`` of one example, or with a key.
         params: where the gradients are taken.
         chunk: the examples.
         key: None, or the key that is folded with each row's index.
     """
-    grad_fn = jax.value_and_grad(loss_fn)
+    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     data = loss_arguments(chunk, key)
     grads_of = jax.vmap(grad_fn, in_axes=(None, *(0 for _ in data)))
     if jax.default_backend() == "cpu":
         grads_of = channels_last_convolutions(grads_of)
-    losses, grads = grads_of(params, *data)
-    return MaterialisedChunk(settled(grads), losses, chunk.real)
+    (_, aux), grads = grads_of(params, *data)
+    return MaterialisedChunk(settled(grads), chunk.real, aux)
+
+
+@jax.jit  # an eager caller would recompile a bare cond each time
+def _weighted_sums(
+    leaves: list[jax.Array],
+    columns: list[jax.Array],
+    most: list[jax.Array],
+    keep: jax.Array,
+    norms: jax.Array,
+) -> list[TwoFloat]:
+    def sums(rows: list[jax.Array]) -> list[TwoFloat]:
+        return jax.tree.map(weighted_row_sum, columns, rows, most)
+
+    return over_clean_rows(sums, leaves, keep, norms)
+
+
+def over_clean_rows(fn: Callable[[Any], Any], rows: Any, keep: jax.Array, norms: jax.Array) -> Any:
+    """Returns ``fn(rows)``, in which rows that are not finite are zeros.
+
+    A masked copy of all rows is expensive, and made only if a row is not finite.
+
+    Args:
+        fn: a sum over rows in which a row that is not kept has weight 0.
+        rows: pytree of arrays with a leading axis.
+        keep: (k,) bool, the rows that are real and finite.
+        norms: of the rows, padding too.
+    """
+
+    def masked(leaf: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
+
+    return jax.lax.cond(
+        jnp.all(jnp.isfinite(norms)), fn, lambda dirty: fn(jax.tree.map(masked, dirty)), rows
+    )

@@ -1,82 +1,172 @@
 """Methods that carry more than a threshold from step to step: momentum and AdaCliP."""
 
-from typing import Any
-
-from dpjax import _checks, rules
+from dpjax import rules
 from dpjax.adaclip import adaclip as preconditioner
+from dpjax.gradients.groups import Groups
 from dpjax.mechanism import Mechanism
-from dpjax.methods.base import Method
-from dpjax.momentum import inner_momentum
+from dpjax.momentum import inner_outer, stored
 from dpjax.schedules import FloatOrSchedule
-from dpjax.stored_momentum import stored_momentum
 
 __all__ = ["adaclip", "psasc_momentum", "psasc_momentum_full_batch"]
 
 
 def psasc_momentum(
-    noise_multiplier: FloatOrSchedule,
+    noise_multiplier: FloatOrSchedule | None = None,
     gamma0: float = 0.5,
     gamma1: float = 0.1,
     length: int = 1,
     r: float = 0.01,
     s: float = 0.9,
     threshold: FloatOrSchedule = 1.0,
-    groups: Any = None,
-) -> Method:
-    """DP-PSASC with inner and outer momentum (algorithm 3), in the form that can be run.
+    groups: Groups = None,
+) -> Mechanism:
+    """DP-PSASC with momentum, inside the rule and after the noise, in a form that can be run.
 
-    ``m_i = sum_l gamma0^(k - l) grad f(w_l, x_i)`` over the last `length` iterates and this one;
-    the rule; ``M_k = (1 - gamma1) M_{k-1} + noisy sum``. The paper gives no values of its own.
+    For example i at step k, with n_i = |m_i|, C = `threshold` and sigma = `noise_multiplier`:
+
+        ``m_i = sum_l gamma0^(k - l) grad f(w_l, x_i)``  over this iterate and the last `length`,
+        ``u_k = (sum_i C / (s n_i + r / (n_i + r)) m_i + N(0, (sigma C / s)^2 I)) / B``,
+        ``M_k = (1 - gamma1) M_{k-1} + u_k``,  which is the update.
+
+    Algorithm 3 as printed stores m_i for the whole data set and never uses the current gradient;
+    see `dpjax.momentum.inner_outer`. The paper gives no values for gamma0, gamma1 and K0: the
+    defaults are ours.
 
     Args:
-        noise_multiplier: sigma.
-        gamma0: inner decay, in (0, 1).
-        gamma1: outer rate, in (0, 1).
-        length: K0; a step costs K0 + 1 gradients.
-        r: see `dpjax.rules.psasc`.
-        s: see `dpjax.rules.psasc`.
-        threshold: C.
-        groups: see `Mechanism`.
+        noise_multiplier: sigma, a number or a schedule; None until `dpjax.calibrate` finds it.
+        gamma0: the inner decay, in (0, 1).
+        gamma1: the outer rate, in (0, 1]; 1 is no outer momentum.
+        length: the paper's K0, the number of earlier iterates, >= 1; a step costs K0 + 1 gradients.
+        r: sets, with `s`, where the weight is largest, > 0; see `dpjax.rules.psasc`.
+        s: the scaling coefficient, in (0, 1]; see `dpjax.rules.psasc`.
+        threshold: C, a number or a schedule.
+        groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
+            of labels; see `dpjax.Mechanism`.
+
+    Raises:
+        ValueError: if a number is outside its range.
+
+    Privacy:
+        Bound: C / s per example, since m_i depends on example i and released iterates alone.
+        Relation: add or remove one example. Event: one Gaussian of noise multiplier sigma per step,
+        under the sampling that drew the batch; momentum adds nothing to it. Not protected: the
+        choice of hyper-parameters, if they were tuned on the same data; see
+        `dpjax.accounting.tuning`.
+
+    Example:
+        >>> mechanism = psasc_momentum(noise_multiplier=1.0, length=2, s=0.5)
+        >>> mechanism.momentum, mechanism.bound(1.0).item()
+        (inner_outer(gamma0=0.5, length=2, gamma1=0.1), 2.0)
+
+    Reference: Huang et al., Enhancing DP-SGD through Non-monotonous Adaptive Scaling Gradient
+    Weight, 2024, algorithm 3, https://arxiv.org/abs/2411.03059
     """
-    return Method(
-        "psasc_momentum",
-        Mechanism(rules.psasc(r, s), threshold, noise_multiplier, groups),
-        momentum=inner_momentum(gamma0, length),
-        outer_momentum=1 - _checks.fraction("gamma1", gamma1),
+    return Mechanism(
+        rules.psasc(r, s),
+        threshold,
+        noise_multiplier,
+        groups,
+        momentum=inner_outer(gamma0, length, gamma1),
+        name="psasc_momentum",
     )
 
 
 def psasc_momentum_full_batch(
-    noise_multiplier: FloatOrSchedule,
+    noise_multiplier: FloatOrSchedule | None = None,
+    *,
     dataset_size: int,
     gamma: float = 0.5,
     r: float = 0.01,
     s: float = 0.9,
     threshold: FloatOrSchedule = 1.0,
-    groups: Any = None,
-) -> Method:
-    """DP-PSASC with stored momentum (algorithm 2): full batches, no amplification by sampling."""
-    return Method(
-        "psasc_momentum_full_batch",
-        Mechanism(rules.psasc(r, s), threshold, noise_multiplier, groups),
-        momentum=stored_momentum(gamma, dataset_size),
+    groups: Groups = None,
+) -> Mechanism:
+    """DP-PSASC with a momentum stored for every example, on full batches.
+
+    ``m_i <- gamma g_i + (1 - gamma) m_i`` for every example, then
+    ``(sum_i C / (s n_i + r / (n_i + r)) m_i + N(0, (sigma C / s)^2 I)) / N`` with n_i = |m_i|,
+    C = `threshold`, sigma = `noise_multiplier` and N = `dataset_size`. The state takes N times the
+    memory of the parameters. Algorithm 2 as printed uses m_i before it is computed.
+
+    Args:
+        noise_multiplier: sigma, a number or a schedule; None until `dpjax.calibrate` finds it.
+        dataset_size: N; every step takes all N examples, in the same order.
+        gamma: the weight of the newest gradient, in (0, 1]; 1 is no momentum.
+        r: sets, with `s`, where the weight is largest, > 0; see `dpjax.rules.psasc`.
+        s: the scaling coefficient, in (0, 1]; see `dpjax.rules.psasc`.
+        threshold: C, a number or a schedule.
+        groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
+            of labels; see `dpjax.Mechanism`.
+
+    Raises:
+        ValueError: if a number is outside its range.
+
+    Privacy:
+        Bound: C / s per example. Relation: add or remove one example. Event: one Gaussian of noise
+        multiplier sigma per step, *without* amplification by sampling: every example takes part in
+        every step, and any sampling but `dpjax.sampling.FullBatch` is refused. Not protected: the
+        optimizer state, which holds unreleased per-example averages. Never publish it.
+
+    Example:
+        >>> mechanism = psasc_momentum_full_batch(noise_multiplier=1.0, dataset_size=100)
+        >>> mechanism.momentum, mechanism.full_batch
+        (stored(gamma=0.5, dataset_size=100), True)
+
+    Reference: Huang et al., Enhancing DP-SGD through Non-monotonous Adaptive Scaling Gradient
+    Weight, 2024, algorithm 2, https://arxiv.org/abs/2411.03059
+    """
+    return Mechanism(
+        rules.psasc(r, s),
+        threshold,
+        noise_multiplier,
+        groups,
+        momentum=stored(gamma, dataset_size),
+        name="psasc_momentum_full_batch",
     )
 
 
 def adaclip(
-    noise_multiplier: FloatOrSchedule,
+    noise_multiplier: FloatOrSchedule | None = None,
     beta1: float = 0.9,
     beta2: float = 0.99,
     h_floor: float = 1e-5,
     h_ceiling: float = 1e-3,
-) -> Method:
-    """AdaCliP (Pichapati et al. 2019): clip gradients standardised by private moments.
+) -> Mechanism:
+    """AdaCliP: clip gradients that were standardised, coordinate by coordinate, by private moments.
 
-    >>> adaclip(noise_multiplier=1.0).mechanism
-    Mechanism(rule=abadi(), threshold=1.0, noise_multiplier=1.0, groups=None)
+    With m and s^2 running estimates of the gradients' mean and variance and
+    ``b = sqrt(s) sqrt(sum s)``: ``u_i = min(1, 1 / |v_i|) v_i`` where ``v_i = (g_i - m) / b``, and
+    the update is ``b (sum_i u_i + N(0, sigma^2 I)) / B + m``. Both estimates follow from released
+    gradients; see `dpjax.adaclip.adaclip` for how, and for where we differ from the paper.
+
+    Args:
+        noise_multiplier: sigma, a number or a schedule; None until `dpjax.calibrate` finds it.
+        beta1: the decay of the mean, in [0, 1).
+        beta2: the decay of the variance, in [0, 1).
+        h_floor: the smallest variance, > 0.
+        h_ceiling: the largest variance.
+
+    Raises:
+        ValueError: if a number is outside its range, or `h_floor` exceeds `h_ceiling`.
+
+    Privacy:
+        Bound: 1 per example, in standardised coordinates. Relation: add or remove one example.
+        Event: one Gaussian of noise multiplier sigma per step, under the sampling that drew the
+        batch; the moments are post-processing. Not protected: the moments, which are public; and
+        the choice of `h_floor` and `h_ceiling`, if they were tuned on the same data.
+
+    Example:
+        >>> mechanism = adaclip(noise_multiplier=1.0)
+        >>> mechanism.preconditioner
+        adaclip(beta1=0.9, beta2=0.99, h_floor=1e-05, h_ceiling=0.001)
+
+    Reference: Pichapati et al., AdaCliP: Adaptive Clipping for Private SGD, 2019,
+    https://arxiv.org/abs/1908.07643
     """
-    return Method(
-        "adaclip",
-        Mechanism(rules.abadi(), 1.0, noise_multiplier),
+    return Mechanism(
+        rules.abadi(),
+        1.0,
+        noise_multiplier,
         preconditioner=preconditioner(beta1, beta2, h_floor, h_ceiling),
+        name="adaclip",
     )

@@ -1,4 +1,4 @@
-"""Makes a method of a table: its plain form, or a constructor's name with arguments."""
+"""Makes a mechanism of a table: its plain form, or a constructor's name with arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -6,37 +6,72 @@ from typing import Any
 
 from dpjax import _checks, methods
 from dpjax._record import Record
-from dpjax.mechanism import Mechanism
-from dpjax.methods.base import Method
+from dpjax.mechanism import Mechanism, Release
 
-__all__ = ["build_method", "constructors"]
+__all__ = ["build_method", "constructors", "register"]
 
-
-def constructors() -> dict[str, Callable[..., Method]]:
-    """Returns the constructors of `dpjax.methods` by name."""
-    return {name: getattr(methods, name) for name in methods.__all__ if name != "Method"}
+_REGISTERED: dict[str, Callable[..., Release]] = {}
 
 
-def build_method(table: Any, facts: Mapping[str, Any]) -> Method | Mechanism:
-    """Returns the method that a table describes.
+def constructors() -> dict[str, Callable[..., Release]]:
+    """Returns the constructors by name: those of `dpjax.methods` and those registered.
+
+    Example:
+        >>> constructors()["dp_sgd"] is methods.dp_sgd
+        True
+    """
+    return {**{name: getattr(methods, name) for name in methods.__all__}, **_REGISTERED}
+
+
+def register(name: str, constructor: Callable[..., Release]) -> None:
+    """Makes a constructor known by name, for tables and the command line.
 
     Args:
-        table: a plain form, which has a "kind", or the "name" of a constructor with its arguments.
-        facts: what the rest of the request says, for arguments that a constructor cannot do
-            without and the table does not give: steps, steps_per_epoch, epochs, dataset_size.
+        name: the name, which must not be that of a constructor of `dpjax.methods`.
+        constructor: returns a `Mechanism`, or another `Release` that is a record.
+
+    Raises:
+        ValueError: if the name is taken.
+    """
+    if name in methods.__all__ or _REGISTERED.get(name, constructor) is not constructor:
+        raise ValueError(f"name = {name!r}: expected a name that is not taken")
+    _REGISTERED[name] = constructor
+
+
+def build_method(table: Mapping[str, Any] | None, facts: Mapping[str, Any]) -> Release:
+    """Returns the mechanism that a table, such as one of a TOML file, describes.
+
+    Args:
+        table: the plain form of a mechanism, which has a "kind", or the "name" of a constructor
+            with its arguments.
+        facts: values for required arguments that the table leaves out: steps, steps_per_epoch,
+            epochs, dataset_size.
+
+    Raises:
+        ValueError: if the table names no known constructor, an unknown or invalid argument, or
+            leaves out a required one that `facts` does not have either.
+
+    Example:
+        >>> build_method({"name": "yu", "c0": 2.0}, {"steps": 100}).threshold
+        yu_linear(init=2.0, steps=100)
     """
     if table is None:
-        raise ValueError("method: missing; expected --method NAME, or a [method] table in the file")
+        raise ValueError("method: missing; expected the name of a constructor of dpjax.methods")
     if "kind" in table:
-        family = Mechanism if table["kind"] == "Mechanism" else Method
         try:
-            return family.from_plain(table)
+            return _release(Record.from_plain(table))
         except (TypeError, ValueError) as error:
             raise ValueError(f"method: {error}") from error
     return _constructed(table, facts)
 
 
-def _constructed(table: dict[str, Any], facts: Mapping[str, Any]) -> Method:
+def _release(record: Record) -> Release:
+    if isinstance(record, Mechanism) or hasattr(record, "transformation"):
+        return record  # type: ignore[return-value]
+    raise TypeError(f"{record!r}: expected the plain form of a mechanism")
+
+
+def _constructed(table: Mapping[str, Any], facts: Mapping[str, Any]) -> Release:
     name, by_name = table.get("name"), constructors()
     if not isinstance(name, str) or name not in by_name:
         hint = _checks.nearest(str(name), by_name)
@@ -57,7 +92,7 @@ def _constructed(table: dict[str, Any], facts: Mapping[str, Any]) -> Method:
 
 def _from_facts(name: str, key: str, facts: Mapping[str, Any]) -> Any:
     if facts.get(key) is None:
-        raise ValueError(f"method.{key}: missing; {name} needs it, as in --set {key}=...")
+        raise ValueError(f"method.{key}: missing; {name} needs it")
     return facts[key]
 
 

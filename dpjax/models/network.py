@@ -60,7 +60,7 @@ class Network:
     shape: tuple[int, ...]
     param_count: int
     _module: Callable[[nnx.Rngs], nnx.Module] = field(repr=False)
-    _graph: nnx.GraphDef = field(repr=False)
+    _graph: nnx.GraphDef[Any] = field(repr=False)
     _abstract: Any = field(repr=False)
 
     def init(self, key: jax.Array) -> dict[str, Any]:

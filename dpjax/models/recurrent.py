@@ -102,7 +102,7 @@ class RecurrentNet(nnx.Module):
         directions = 2 if bidirectional else 1
         widths = [embedding] + [directions * hidden] * (layers - 1)
 
-        def stack() -> nnx.List:
+        def stack() -> nnx.List[LSTMLayer]:
             return nnx.List([LSTMLayer(width, hidden, rngs=rngs) for width in widths])
 
         self.embedding = nnx.Param(jax.random.normal(rngs.params(), (vocabulary, embedding)))

@@ -79,7 +79,7 @@ class resnet9(nnx.Module):
         def block(inputs: int, outputs: int) -> ConvNormBlock:
             return ConvNormBlock(inputs, outputs, groups=groups, activation=activation, rngs=rngs)
 
-        def residual(channels: int) -> nnx.List:
+        def residual(channels: int) -> nnx.List[Any]:
             return nnx.List([block(channels, channels), block(channels, channels)])
 
         self.conv1, self.conv2 = block(channels, one), block(one, 2 * one)
@@ -100,6 +100,6 @@ class resnet9(nnx.Module):
         return self.dense(adaptive_max_pool(x, 2).reshape(-1))
 
 
-def _add(x: jax.Array, branch: nnx.List, norm: GroupNorm | None) -> jax.Array:
+def _add(x: jax.Array, branch: nnx.List[Any], norm: GroupNorm | None) -> jax.Array:
     total = branch[1](branch[0](x)) + x
     return total if norm is None else norm(total)

@@ -1,12 +1,11 @@
-"""Rules: how much of one example's gradient enters the sum, with the proven bound of what enters.
+"""Rules: how much of one example's gradient enters the sum, with a proven bound on what enters.
 
-A rule is a pure function of two scalars, the norm n of one example's gradient and the threshold
-c: its contribution is ``weight(n, c) * g`` and never longer than ``bound(c)``.
+A rule is a pure function of two scalars, the norm n of one example's gradient g and the threshold
+c. The example contributes ``weight(n, c) * g``, which is never longer than ``bound(c)``.
 """
 
 from dpjax.rules.abadi import abadi
 from dpjax.rules.auto import auto_s, auto_v, nsgd
-from dpjax.rules.auto_dp import auto_dp_as_printed
 from dpjax.rules.base import Rule, ratio
 from dpjax.rules.global_adapt import global_adapt
 from dpjax.rules.global_clip import global_clip
@@ -16,7 +15,6 @@ from dpjax.rules.psasc import psasc
 __all__ = [
     "Rule",
     "abadi",
-    "auto_dp_as_printed",
     "auto_s",
     "auto_v",
     "global_adapt",

@@ -1,8 +1,8 @@
 """Per-sample adaptive scaling clipping (DP-PSASC)."""
 
 from dataclasses import dataclass
-from typing import Any
 
+import chex
 import jax
 
 from dpjax import _checks
@@ -13,22 +13,27 @@ __all__ = ["psasc"]
 
 @dataclass(frozen=True)
 class psasc(Rule):
-    """PSAC with a scaling coefficient s: a non-monotonous weight whose bound is c / s.
+    """PSAC with a scaling coefficient s: a non-monotonic weight whose bound is c / s.
 
-    ``weight = c / (s n + r / (n + r))``, largest at ``n = sqrt(r / s) - r`` when s r <= 1, where it
-    is ``c / (2 sqrt(s r) - s r)``.
+    ``weight = c / (s n + r / (n + r))`` for a gradient of norm n and the threshold c. When
+    s r <= 1 it is largest at ``n = sqrt(r / s) - r``, where it is ``c / (2 sqrt(s r) - s r)``.
 
-    Exactly ``psasc(r, s)(g; c) = psac(s r)(s g; c / s)``, so s is a scaling of the loss. The paper
-    says that s < 1 favours small gradients; relative to the noise, which grows with the bound
-    c / s, it gives them *less* weight: the weight over the bound tends to s as n -> 0.
+    Exactly ``psasc(r, s)(g; c) = psac(s r)(s g; c / s)``, so s amounts to a scaling of the loss.
+    The paper says that s < 1 favours small gradients. Relative to the noise, which grows with the
+    bound c / s, it gives them *less* weight: the weight over the bound tends to s as n -> 0.
 
     Args:
-        r: where the weight turns, > 0.
-        s: the scaling coefficient, in (0, 1].
+        r: sets, with `s`, where the weight is largest, > 0.
+        s: the scaling coefficient, in (0, 1]; 1 is PSAC.
+
+    Raises:
+        ValueError: if `r` is not a positive number, or `s` lies outside (0, 1].
 
     Privacy:
-        Bound c / s, approached as n grows and never attained, so the noise's standard deviation is
-        sigma c / s; add-or-remove-one.
+        Bound c / s, approached as n grows and never attained, so the noise has standard deviation
+        sigma c / s. Relation: add or remove one example. Event: none of its own; `dpjax.Mechanism`
+        adds noise in proportion to the bound and emits one Gaussian per step. Not protected:
+        anything, without that noise.
 
     Example:
         >>> import jax.numpy as jnp
@@ -36,7 +41,8 @@ class psasc(Rule):
         >>> rule.weight(jnp.array([0.0, 0.5]), 1.0).tolist(), rule.bound(1.0)
         ([1.0, 1.3333333730697632], 2.0)
 
-    Reference: Huang et al., DP-PSASC, equation 6.
+    Reference: Huang et al., Enhancing DP-SGD through Non-monotonous Adaptive Scaling Gradient
+    Weight, 2024, equation 6, https://arxiv.org/abs/2411.03059
     """
 
     r: float = 0.01
@@ -49,10 +55,10 @@ class psasc(Rule):
             s=_checks.fraction("s", self.s, one=True),
         )
 
-    def weight(self, norm: jax.Array, c: Any) -> jax.Array:
+    def weight(self, norm: jax.Array, c: chex.Numeric) -> jax.Array:
         """Returns ``c / (s norm + r / (norm + r))``."""
         return ratio(c, self.s * norm + self.r / (norm + self.r))
 
-    def bound(self, c: Any) -> Any:
+    def bound(self, c: chex.Numeric) -> chex.Numeric:
         """Returns ``c / s``."""
         return c / self.s

@@ -23,7 +23,7 @@ _MOST = 2**20  # numbers in one table of statistics
 
 
 def check_threshold(
-    threshold: Threshold, sigma: float = 1.0, expected_batch_size: float = 256.0, seed: int = 0
+    threshold: Threshold[Any], sigma: float = 1.0, expected_batch_size: float = 256.0, seed: int = 0
 ) -> None:
     """Holds an adaptive threshold to its contract; raises `ContractViolation`.
 
@@ -72,7 +72,11 @@ class _Checked:
     """One threshold under check: its compiled functions, and what is drawn for it."""
 
     def __init__(
-        self, threshold: Threshold, context: ThresholdContext, rng: np.random.Generator, seed: int
+        self,
+        threshold: Threshold[Any],
+        context: ThresholdContext,
+        rng: np.random.Generator,
+        seed: int,
     ) -> None:
         self.threshold, self.context, self.rng, self.seed = threshold, context, rng, seed
         self.init = threshold.init()

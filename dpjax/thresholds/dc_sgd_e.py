@@ -20,31 +20,37 @@ _NEGATIVE = ("nonneg", "raw", "threshold")
 
 @dataclass(frozen=True)
 class dc_sgd_e(HistogramThreshold):
-    """Balances the noise's variance against the clipping's bias, with nothing to tune.
+    """Balances the variance of the noise against the bias of clipping, with nothing to tune.
 
-    Statistic: a one-hot bin of [0, R]. Update, with noisy bins H, ``S' = sum_k H_k`` and midpoints
-    m_k: of the candidates ``C' = C i / 10``, i = 1..20, take the one with the least
+    Statistic: one-hot, the bin of [0, R] that the norm falls in. Update, with noisy bins H,
+    ``S' = sum_k H_k``, midpoints m_k, d parameters and batch size B: of the candidates
+    ``C' = C i / 10``, i = 1..20, take the one with the least
 
         ``error(C') = sigma_T^2 C'^2 d / B^2 + (1 / S') sum_k H_k max(m_k - C', 0)^2``
 
-    (the smaller C' of equals); if it is the first or the last candidate, repeat from there, at most
-    64 times and within [1e-8, 1e8]. Then the range: doubled when the last bin holds at least half
-    of S', halved when the upper half of the bins holds at most S'/b. While S' <= 0 both stay.
+    (of equals, the smaller C'). If it is the first or the last candidate, repeat from there, at
+    most 64 times and within [1e-8, 1e8]. Then R is doubled if the last bin holds at least half of
+    S', or halved if the upper half of the bins holds at most S'/b. If S' <= 0, C and R stay.
 
     Args:
-        c0: the first threshold, > 0.
-        bins: b, >= 2.
-        sigma_h: the noise's standard deviation on each bin; None takes the paper's rule.
-        range0: the first R; None takes b.
-        negative: what the error makes of negative noisy bins, on which the paper is silent:
-            "nonneg" takes them as 0; "raw" as they are, like the authors' code; "threshold" zeroes
-            all bins below 2 sigma_H, for small batches. S' and the range always read the raw bins:
-            clipped ones would never let the range shrink.
+        c0: the first threshold, in [1e-8, 1e8].
+        bins: b, the number of bins, in [2, 65536].
+        sigma_h: sigma_H, the standard deviation of the noise on each bin; None takes the paper's
+            choice, `histogram.default_sigma_h`.
+        range0: the first R, in [1e-8, 1e8]; None takes b.
+        negative: how the error reads negative noisy bins, on which the paper is silent. "nonneg"
+            reads them as 0; "raw" as they are, like the authors' code; "threshold" reads every bin
+            below 2 sigma_H as 0. S' and R always read the raw bins: with clipped ones the range
+            would never shrink.
+
+    Raises:
+        ValueError: if a number is outside its range, or `negative` is not one of the three.
 
     Privacy:
-        Adding or removing one example changes one bin by one: sensitivity 1, sigma_S = sigma_H.
-        Accounted with the gradient as one Gaussian of the total sigma, which must stay below
-        sigma_H (Theorem 2). A norm that is not finite is in the last bin.
+        Bound: one example changes one bin by one, so the sensitivity is 1 and sigma_S = sigma_H.
+        Relation: add or remove one example. Event: gradient and histogram together are one Gaussian
+        of the total sigma (theorem 2), which may be at most sqrt(3)/2 of sigma_H. Non-finite norms
+        count in the last bin. Not protected: the thresholds and noisy bins, which are public.
 
     Example:
         >>> rule = dc_sgd_e(bins=4, range0=4.0)
@@ -53,7 +59,8 @@ class dc_sgd_e(HistogramThreshold):
         >>> round(float(state.threshold), 3), float(state.range)
         (3.4, 8.0)
 
-    Reference: Wei et al., DC-SGD, algorithm 4.
+    Reference: Wei et al., DC-SGD: Differentially Private SGD with Dynamic Clipping through Gradient
+    Norm Distribution Estimation, 2025, algorithm 4, https://arxiv.org/abs/2503.22988
     """
 
     c0: float = 1.0

@@ -16,22 +16,27 @@ __all__ = ["dc_sgd_p"]
 class dc_sgd_p(HistogramThreshold):
     """Sets C to the p-quantile of the last batch's norms.
 
-    Statistic: a one-hot bin of [0, R]. Update, with noisy bins H and ``S' = sum_k H_k``: C is the
-    middle of the first bin where the cumulative sum reaches p S' (the last bin if none does), and
-    ``R = 2 C``. While S' <= 0 both stay.
+    Statistic: one-hot, the bin of [0, R] that the norm falls in. Update, with noisy bins H and
+    ``S' = sum_k H_k``: C is the middle of the first bin where the cumulative sum reaches p S' (of
+    the last bin if none does), and ``R = 2 C``. If S' <= 0, C and R stay.
 
     Args:
         p: the fraction of norms to leave unclipped, in (0, 1).
-        c0: the first threshold, > 0.
-        bins: b, >= 2.
-        sigma_h: the noise's standard deviation on each bin; None takes the paper's rule
-            (`histogram.default_sigma_h`).
-        range0: the first R; None takes 2 c0, as the authors' code does (their text says 1).
+        c0: the first threshold, in [1e-8, 1e8].
+        bins: b, the number of bins, in [2, 65536].
+        sigma_h: sigma_H, the standard deviation of the noise on each bin; None takes the paper's
+            choice, `histogram.default_sigma_h`.
+        range0: the first R, in [1e-8, 1e8]; None takes 2 c0, as the authors' code does (their text
+            says 1).
+
+    Raises:
+        ValueError: if a number is outside its range.
 
     Privacy:
-        Adding or removing one example changes one bin by one: sensitivity 1, sigma_S = sigma_H.
-        Accounted with the gradient as one Gaussian of the total sigma, which must stay below
-        sigma_H (Theorem 2). A norm that is not finite is in the last bin.
+        Bound: one example changes one bin by one, so the sensitivity is 1 and sigma_S = sigma_H.
+        Relation: add or remove one example. Event: gradient and histogram together are one Gaussian
+        of the total sigma (theorem 2), which may be at most sqrt(3)/2 of sigma_H. Non-finite norms
+        count in the last bin. Not protected: the thresholds and noisy bins, which are public.
 
     Example:
         >>> rule = dc_sgd_p(p=0.5, bins=4)
@@ -39,7 +44,8 @@ class dc_sgd_p(HistogramThreshold):
         >>> rule.update(rule.init(), jnp.array([1.0, 2.0, 1.0, 0.0]), context)
         HistogramState(threshold=Array(0.75, dtype=float32), range=Array(1.5, dtype=float32))
 
-    Reference: Wei et al., DC-SGD, algorithms 2 and 3.
+    Reference: Wei et al., DC-SGD: Differentially Private SGD with Dynamic Clipping through Gradient
+    Norm Distribution Estimation, 2025, algorithms 2 and 3, https://arxiv.org/abs/2503.22988
     """
 
     p: float

@@ -16,21 +16,25 @@ __all__ = ["global_z"]
 class global_z(BitThreshold):
     """Moves z so that about a fraction `eta` of the norms lies above ``tau z``.
 
-    Statistic: the bit ``[n_i > tau z]``, recentred by 1/2. Update: with the noisy fraction f~,
-    clamped to [0, 1], ``z <- z exp(-eta + f~)`` clamped to [floor, ceiling].
+    Statistic: the bit ``b_i = [n_i > tau z]`` for a norm n_i, recentred to ``b_i - 1/2``. Update:
+    ``f~ = (sum_i (b_i - 1/2) + N(0, sigma_b^2)) / B + 1/2`` clamped to [0, 1], then
+    ``z <- z exp(-eta + f~)`` clamped to [floor, ceiling].
 
     Args:
         tau: the share of z that a norm is compared with, in (0, 1].
-        eta: eta_z, how fast z falls while nothing exceeds it, in (0, 1).
+        eta: the paper's eta_z, how fast z falls while no norm exceeds it, in (0, 1).
         c0: the first z, > 0.
-        sigma_b: the noise's standard deviation on the sum of bits; None takes B / 20.
+        sigma_b: the standard deviation of the noise on the sum of bits; None takes B / 20.
         floor: the smallest z, > 0.
         ceiling: the largest z.
 
+    Raises:
+        ValueError: if a number is outside its range, or `floor` exceeds `ceiling`.
+
     Privacy:
-        The recentred bit has sensitivity 1/2 under add-or-remove-one, so ``sigma_S = 2 sigma_b``.
-        Accounted with the gradient as one Gaussian of the total sigma. A norm that is not finite
-        counts as above.
+        Bound: the recentred bit has sensitivity 1/2, so ``sigma_S = 2 sigma_b``. Relation: add or
+        remove one example. Event: gradient and bit together are one Gaussian of the total sigma.
+        Non-finite norms count as above. Not protected: z and the noisy fraction, which are public.
 
     Example:
         >>> rule = global_z()
@@ -38,7 +42,7 @@ class global_z(BitThreshold):
         [-0.5, -0.5, 0.5, 0.5]
 
     Reference: Esipova et al., Disparate Impact in Differential Privacy from Gradient Misalignment,
-    2023, algorithm 1.
+    2023, algorithm 1, https://arxiv.org/abs/2206.07737
     """
 
     tau: float = 1.0

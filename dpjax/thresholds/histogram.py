@@ -21,20 +21,41 @@ _MOST_BINS = 2**16  # every example has a row of so many numbers
 
 
 class HistogramState(NamedTuple):
-    """The threshold in use and the range [0, R] of the histogram."""
+    """The state of a DC-SGD threshold; public.
+
+    Attributes:
+        threshold: C, the threshold in force.
+        range: R; the histogram covers [0, R].
+    """
 
     threshold: jax.Array
     range: jax.Array
 
 
 def norm_histogram(norms: jax.Array, upper: jax.Array, bins: int) -> jax.Array:
-    """Returns each norm's bin as a one-hot row; everything from `upper` on is in the last bin.
+    """Returns the bin of each norm as a one-hot row.
 
-    ``index = min(bins - 1, floor(bins * n / R))``; DC-SGD prints max for min. A norm of +inf or
-    NaN is in the last bin too. One example adds exactly one to one bin: sensitivity 1.
+    ``index = min(bins - 1, floor(bins * n / R))`` for a norm n; DC-SGD prints max for min. Norms
+    from R on are in the last bin, and so are +inf and NaN.
 
-    >>> norm_histogram(jnp.array([0.0, 1.9, 9.0, jnp.inf]), jnp.float32(4.0), 2).tolist()
-    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    Args:
+        norms: (k,), the norms n.
+        upper: R, the upper end of the histogram.
+        bins: b, the number of bins.
+
+    Returns:
+        (k, bins), one row per norm.
+
+    Privacy:
+        Bound: one example adds 1 to one bin, so the sensitivity is 1, under add or remove one
+        example. The rows themselves are private.
+
+    Example:
+        >>> norm_histogram(jnp.array([0.0, 1.9, 9.0, jnp.inf]), jnp.float32(4.0), 2).tolist()
+        [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+
+    Reference: Wei et al., DC-SGD: Differentially Private SGD with Dynamic Clipping through Gradient
+    Norm Distribution Estimation, 2025, algorithm 2, https://arxiv.org/abs/2503.22988
     """
     position = norms / upper * bins
     last = bins - 1
@@ -43,23 +64,46 @@ def norm_histogram(norms: jax.Array, upper: jax.Array, bins: int) -> jax.Array:
 
 
 def midpoints(upper: jax.Array, bins: int) -> jax.Array:
-    """Returns the middle of every bin, also of the last one, which holds the outliers."""
+    """Returns the middle of every bin, also of the last one, which holds the outliers.
+
+    ``m_k = (k + 1/2) R / b`` for k = 0, ..., b - 1.
+
+    Args:
+        upper: R, the upper end of the histogram.
+        bins: b, the number of bins.
+
+    Example:
+        >>> midpoints(jnp.float32(4.0), 2).tolist()
+        [1.0, 3.0]
+    """
     return (jnp.arange(bins, dtype=jnp.float32) + 0.5) * (upper / bins)
 
 
 def default_sigma_h(sigma: float) -> float:
     """Returns the paper's sigma_H: 5, or 8 when 2 <= sigma <= 3, or 12 when sigma > 3.
 
-    >>> [default_sigma_h(sigma) for sigma in (1.0, 2.0, 3.5)]
-    [5.0, 8.0, 12.0]
+    Args:
+        sigma: the largest total noise multiplier of the run.
+
+    Example:
+        >>> [default_sigma_h(sigma) for sigma in (1.0, 2.0, 3.5)]
+        [5.0, 8.0, 12.0]
+
+    Reference: Wei et al., DC-SGD: Differentially Private SGD with Dynamic Clipping through Gradient
+    Norm Distribution Estimation, 2025, sections V and VI, https://arxiv.org/abs/2503.22988
     """
     if sigma < 2:
         return 5.0
     return 8.0 if sigma <= 3 else 12.0
 
 
-class HistogramThreshold(Threshold):
-    """A threshold that reads a private histogram of `bins` bins on [0, R]."""
+class HistogramThreshold(Threshold[HistogramState]):
+    """A threshold that reads a private histogram of the norms, `bins` bins on [0, R].
+
+    Privacy:
+        Bound: one example changes one bin by one, so the sensitivity is 1 and sigma_S = sigma_H,
+        under add or remove one example. Event and limits: see `Threshold`.
+    """
 
     role: ClassVar[str] = "threshold"
 

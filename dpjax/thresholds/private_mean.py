@@ -16,28 +16,35 @@ __all__ = ["private_mean"]
 class private_mean(ScalarThreshold):
     """Sets C to `alpha` times the mean norm of the last batch.
 
-    Statistic: ``s_i = min(n_i, kappa C) / (kappa C)``. Update: with the noisy mean
-    ``f~ = (sum_i s_i + N(0, sigma_S^2)) / B`` clamped to at most 1,
-    ``C <- alpha kappa C f~`` clamped to [floor, ceiling]; while f~ <= 0, C stays.
+    Statistic: ``s_i = min(n_i, kappa C) / (kappa C)`` for a norm n_i. Update:
+    ``f~ = (sum_i s_i + N(0, sigma_S^2)) / B`` clamped to at most 1, then ``C <- alpha kappa C f~``
+    clamped to [floor, ceiling]. If f~ <= 0, C stays.
 
     Args:
-        alpha: the threshold over the mean norm, > 0.
-        kappa: where a norm is cut, in thresholds; ``alpha kappa > 1``, or C could never grow.
+        alpha: the ratio of the threshold to the mean norm, > 0.
+        kappa: norms are cut at `kappa` times C; ``alpha kappa > 1``, or C could never grow.
         c0: the first threshold, > 0.
-        sigma_s: sigma_S, the noise's standard deviation on the sum; None takes B / 20.
+        sigma_s: sigma_S, the standard deviation of the noise on the sum; None takes B / 20.
         floor: the smallest threshold, > 0.
         ceiling: the largest threshold.
 
+    Raises:
+        ValueError: if a number is outside its range, ``alpha kappa <= 1``, or `floor` exceeds
+            `ceiling`.
+
     Privacy:
-        The statistic lies in [0, 1]: sensitivity 1 under add-or-remove-one. Accounted with the
-        gradient as one Gaussian of the total sigma. A norm that is not finite counts as 1.
+        Bound: the statistic lies in [0, 1], so its sensitivity is 1. Relation: add or remove one
+        example. Event: gradient and statistic together are one Gaussian of the total sigma.
+        Non-finite norms count as 1. Not protected: C and the noisy mean, which are public. Norms
+        beyond kappa C are cut, so the mean is biased low.
 
     Example:
         >>> rule = private_mean(alpha=1.0, kappa=2.0)
         >>> rule.statistic(jnp.array([0.5, 1.0, 9.0, jnp.inf]), rule.init())[:, 0].tolist()
         [0.25, 0.5, 1.0, 1.0]
 
-    Reference: van der Veen et al., Three Tools for Practical Differential Privacy, 2018.
+    Reference: van der Veen et al., Three Tools for Practical Differential Privacy, 2018,
+    https://arxiv.org/abs/1812.02890
     """
 
     alpha: float = 1.0
@@ -68,7 +75,7 @@ class private_mean(ScalarThreshold):
         return None if expected_batch_size is None else expected_batch_size / 20
 
     def statistic(self, norms: jax.Array, state: ScalarState) -> jax.Array:
-        """Returns (k, 1) cut norms, as fractions of the cut."""
+        """Returns (k, 1) norms cut at kappa C, as fractions of it."""
         fractions = norms / (self.kappa * state.threshold)
         return jnp.where(fractions < 1.0, fractions, 1.0)[:, None]
 

@@ -12,12 +12,16 @@ __all__ = ["BitThreshold", "ScalarState", "ScalarThreshold"]
 
 
 class ScalarState(NamedTuple):
-    """The threshold in use."""
+    """The state of a threshold that remembers nothing but C; public.
+
+    Attributes:
+        threshold: C, the threshold in force.
+    """
 
     threshold: jax.Array
 
 
-class ScalarThreshold(Threshold):
+class ScalarThreshold(Threshold[ScalarState]):
     """A threshold that starts at `c0` and moves within [`floor`, `ceiling`]."""
 
     role: ClassVar[str] = "threshold"
@@ -43,9 +47,11 @@ class ScalarThreshold(Threshold):
 
 
 class BitThreshold(ScalarThreshold):
-    """A threshold that releases the number of examples on one side of a line.
+    """A threshold that releases how many norms lie on one side of a line.
 
-    The bit of an example is recentred to -1/2 or 1/2: sensitivity 1/2, so ``sigma_S = 2 sigma_b``.
+    Privacy:
+        Bound: the bit of an example is recentred to -1/2 or 1/2, so the sensitivity is 1/2 and
+        ``sigma_S = 2 sigma_b``, under add or remove one example. Event and limits: see `Threshold`.
     """
 
     role: ClassVar[str] = "threshold"

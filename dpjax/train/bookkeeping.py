@@ -11,6 +11,7 @@ from dpjax.accounting import Ledger, Steps, privacy_statement
 from dpjax.accounting.missing_mass import NoEpsilonError
 from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.statement import NOT_COUNTED
+from dpjax.mechanism import Mechanism
 from dpjax.privatize import Released
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import Environment, RunIdentity
@@ -48,11 +49,12 @@ class Book:
 
     def ledger(self, step: int) -> Ledger | None:
         """Returns the ledger at a step; None where there is no guarantee to account for."""
-        if not self.plan.private:
+        method = self.plan.method
+        if not self.plan.private or not isinstance(method, Mechanism):
             return None
         if step == self.start:
             return self.before
-        entry = Steps(self.plan.method, self.plan.sampling, step - self.start, self.start)
+        entry = Steps(method, self.plan.sampling, step - self.start, self.start)
         return self.before.add(entry)
 
     def announce(self, step: int) -> None:
@@ -168,7 +170,7 @@ class Book:
     def _check_successor(self, plan: Plan, step: int) -> None:
         if not self.plan.private or not plan.private:
             raise ValueError(
-                f"method {self.plan.method.name} to {plan.method.name}: expected methods with a "
+                f"method {self.plan.name} to {plan.name}: expected methods with a "
                 "guarantee, since a run cannot gain or lose one on the way"
             )
         old, new = self.plan.experiment, plan.experiment

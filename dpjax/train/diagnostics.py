@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._states import find_state
+from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState
 from dpjax.train.program import Program, TrainState
 from dpjax.train.task import Examples
@@ -32,7 +33,8 @@ class Probe:
     def __init__(self, program: Program, examples: Examples) -> None:
         """Puts the probed examples on the device."""
         self._examples = jax.device_put(jax.tree.map(lambda leaf: leaf[:PROBED], examples))
-        self._rule = program.plan.method.mechanism.rule
+        method = program.plan.method
+        self._rule = method.rule if isinstance(method, Mechanism) else None
 
         def look(state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
             grads = program.gradients_of(state)(state.params, examples)
@@ -51,13 +53,15 @@ class Probe:
         }
         if not finite.size:
             return found
+        if self._rule is None:
+            return {**found, "norms": _histogram(finite), "norm_quantiles": _quantiles(finite)}
         threshold = self._threshold(state)
         weights = np.asarray(self._rule.weight(jnp.asarray(finite, jnp.float32), threshold))
         shown = np.unique(np.linspace(0, len(finite) - 1, _SHOWN).astype(int))
         return {
             **found,
             "norms": _histogram(finite),
-            "norm_quantiles": {str(q): float(np.quantile(finite, q)) for q in (0.1, 0.5, 0.9)},
+            "norm_quantiles": _quantiles(finite),
             "clipped_fraction": float(np.mean(finite > threshold)),
             "mean_weight": float(np.mean(weights)),
             "weights": {"norm": finite[shown].tolist(), "weight": weights[shown].tolist()},
@@ -65,10 +69,12 @@ class Probe:
 
     def _threshold(self, state: TrainState) -> float:
         """Returns the threshold on the flat norm: over groups, the root of the summed squares."""
-        if self._rule.no_bound is not None:
-            return 1.0
         released = find_state(state.opt_state, PrivatizeState).released.threshold
         return float(np.linalg.norm(np.atleast_1d(np.asarray(released, np.float64))))
+
+
+def _quantiles(norms: np.ndarray) -> dict[str, float]:
+    return {str(q): float(np.quantile(norms, q)) for q in (0.1, 0.5, 0.9)}
 
 
 def _histogram(norms: np.ndarray) -> dict[str, list[float]]:

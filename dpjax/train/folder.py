@@ -71,7 +71,7 @@ class RunFolder:
         """Makes the folder; refuses one that holds a run, or part of one, such as an export."""
         if self.exists:
             raise ValueError(
-                f"{self.path} holds a run: expected --resume to go on with it, or another --out"
+                f"{self.path} holds a run: expected resume=True to resume it, or another folder"
             )
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file: expected a new folder")

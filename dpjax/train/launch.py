@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from dpjax.privatize import PrivatizeState
 from dpjax.train import leaves
 from dpjax.train.bookkeeping import Book
 from dpjax.train.checkpoint import Checkpoints, Restored
@@ -14,7 +15,7 @@ from dpjax.train.folder import RunFolder
 from dpjax.train.identity import RunIdentity
 from dpjax.train.keys import member_key, root_key
 from dpjax.train.parameters import read_weights
-from dpjax.train.program import NOISY_STATES, Program, TrainState
+from dpjax.train.program import Program, TrainState
 
 __all__ = ["Member", "begin", "changes", "check_successor", "common_steps", "go_on", "take_over"]
 
@@ -130,8 +131,8 @@ def _check_same_experiment(program: Program, folder: RunFolder, restored: Restor
     if stored.identity != program.plan.experiment.identity:
         raise ValueError(
             f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the experiment "
-            "that the checkpoint was made with; --rekey goes on with the change, with keys of its "
-            "own and an entry in the ledger"
+            "that the checkpoint was made with; rekey=True resumes with the change, with keys of "
+            "its own and an entry in the ledger"
         )
 
 
@@ -165,7 +166,7 @@ def check_successor(program: Program, old: Member) -> None:
 def _rekeyed(program: Program, state: TrainState, key: jax.Array) -> TrainState:
     """Returns the state with all keys replaced by those of a new run with this key."""
     fresh = jax.jit(program.init)(key)
-    is_noise = lambda node: isinstance(node, NOISY_STATES)  # noqa: E731
+    is_noise = lambda node: isinstance(node, PrivatizeState)  # noqa: E731
     opt_state = jax.tree.map(
         lambda old, new: old._replace(key=new.key) if is_noise(old) else old,
         state.opt_state,

@@ -10,9 +10,8 @@ import optax
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
-from dpjax.auto_dp import AutoDpState
 from dpjax.gradients import PerExampleGrads, per_example_grads
-from dpjax.methods import Method
+from dpjax.mechanism import Mechanism, Release
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.sampling import Drawn, Packed
 from dpjax.train.optimizer import build_optimizer
@@ -20,14 +19,10 @@ from dpjax.train.parameters import Parameters, split, with_weights
 from dpjax.train.resolve import Plan
 from dpjax.train.task import Examples, Scores, Task
 
-__all__ = ["NOISY_STATES", "VARIABLE", "Program", "TrainState", "released_of"]
+__all__ = ["VARIABLE", "Program", "TrainState", "released_of"]
 
 VARIABLE = ("optimizer.learning_rate", "method.threshold")
 """Numbers that may differ between members of one compiled program: none that is accounted."""
-
-
-NOISY_STATES = (PrivatizeState, AutoDpState)
-"""The states of transformations that hold a noise key."""
 
 
 class TrainState(NamedTuple):
@@ -152,8 +147,7 @@ class Program:
         """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
         config = self.plan.experiment.train
         key = noise.fold(noise.stream(state.key, "augment"), state.step)
-        loss = self.plan.method.loss(self.task.loss(state.frozen, key), state.opt_state)
-        return per_example_grads(loss, config.engine, config.chunk)
+        return per_example_grads(self.task.loss(state.frozen, key), config.engine, config.chunk)
 
     def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
         """Returns the clipped sum over a part of a batch that the host feeds; private."""
@@ -195,18 +189,17 @@ class Program:
         self, vary: Mapping[str, Any], key: jax.Array
     ) -> optax.GradientTransformationExtraArgs:
         plan = self.plan
-        private = self._method(vary).transformation(plan.batch_size, key, self.axis)
+        private = self._method(vary).transformation(plan.sampling, key, self.axis)
         rate = vary.get("optimizer.learning_rate")
         # A budget may stop a schedule before its end.
         optimizer = build_optimizer(plan.experiment.optimizer, plan.asked, rate)
         return optax.chain(private, optimizer)
 
-    def _method(self, vary: Mapping[str, Any]) -> Method:
-        threshold = vary.get("method.threshold")
-        if threshold is None:
-            return self.plan.method
-        mechanism = self.plan.method.mechanism.replace(threshold=lambda step: threshold)
-        return self.plan.method.replace(mechanism=mechanism)
+    def _method(self, vary: Mapping[str, Any]) -> Release:
+        threshold, method = vary.get("method.threshold"), self.plan.method
+        if threshold is None or not isinstance(method, Mechanism):
+            return method
+        return method.replace(threshold=lambda step: threshold)
 
     def own_value(self, path: str) -> float:
         """Returns the plan's own value of a number in `VARIABLE`."""
@@ -215,8 +208,8 @@ class Program:
         return self.plan.experiment.optimizer.learning_rate
 
 
-def _fixed_threshold(method: Method) -> float:
-    threshold = method.mechanism.threshold
+def _fixed_threshold(method: Release) -> float:
+    threshold = method.threshold if isinstance(method, Mechanism) else None
     if not isinstance(threshold, float):
         raise ValueError(
             f"vary method.threshold with {method.name}: expected a method with one fixed threshold"
@@ -225,8 +218,5 @@ def _fixed_threshold(method: Method) -> float:
 
 
 def released_of(state: TrainState) -> Released:
-    """Returns the public numbers of the last step; NaN where a method releases none."""
-    leaves = jax.tree.leaves(state.opt_state, is_leaf=lambda n: isinstance(n, NOISY_STATES))
-    if any(isinstance(leaf, AutoDpState) for leaf in leaves):
-        return Released(*[jnp.float32(jnp.nan)] * len(Released._fields))
+    """Returns the public numbers of the last step."""
     return find_state(state.opt_state, PrivatizeState).released

@@ -73,7 +73,7 @@ class Bar(Progress):
 
     def begin(self, plan: Plan, step: int) -> None:
         """Shows the bar."""
-        name = self._label or plan.method.name
+        name = self._label or plan.name
         self._bar.start()
         self._task = self._bar.add_task(
             name, total=plan.steps, completed=step, numbers="compiling", rate=""

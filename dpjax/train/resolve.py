@@ -6,12 +6,10 @@ from typing import Any
 from dpjax import accounting
 from dpjax.accounting import Budget, Ledger
 from dpjax.accounting.relation import SUPPORTED, relation_of
-from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
+from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
-from dpjax.schedules.base import steps_of
-from dpjax.stored_momentum import stored_momentum
+from dpjax.schedules import steps_of
 from dpjax.train.config import Experiment
 from dpjax.train.sections import TrainConfig
 
@@ -35,7 +33,7 @@ class Plan:
     """
 
     experiment: Experiment
-    method: Method
+    method: Release
     sampling: Sampling
     dataset_size: int
     batch_size: float
@@ -59,6 +57,11 @@ class Plan:
         return self.dataset_size / self.batch_size
 
     @property
+    def name(self) -> str:
+        """The method's name, for files and tables."""
+        return self.method.name or "mechanism"
+
+    @property
     def private(self) -> bool:
         """Whether there is anything to account for."""
         return self.method.guarantee.private
@@ -78,7 +81,7 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
     Example:
         >>> experiment = Experiment().set("privacy.epsilon", 2.0)
         >>> plan = resolve(experiment, dataset_size=1437)
-        >>> plan.steps, plan.method.name, 1.0 < plan.method.mechanism.noise_multiplier < 3.0
+        >>> plan.steps, plan.method.name, 1.0 < plan.method.noise_multiplier < 3.0
         (57, 'dp_sgd', True)
         >>> resolve(plan.experiment, 1437).experiment == plan.experiment
         True
@@ -156,44 +159,36 @@ def _method(
     delta: float,
     accountant: str,
     facts: dict[str, Any],
-) -> tuple[Method, bool]:
+) -> tuple[Release, bool]:
     """Returns the method, and whether its noise was calibrated to the budget here."""
-    table, epsilon = dict(experiment.method), experiment.privacy.epsilon
-    has_noise = "kind" in table or "noise_multiplier" in table
-    if not has_noise and epsilon is None:
-        raise ValueError(
-            "method.noise_multiplier: missing; expected it, or privacy.epsilon to calibrate it to"
-        )
-    if not has_noise:
-        facts = {**facts, "noise_multiplier": 1.0}
-    method = build_method(table, facts)
+    method, epsilon = build_method(experiment.method, facts), experiment.privacy.epsilon
     if isinstance(method, Mechanism):
-        method = Method("mechanism", method)
-    _check_full_batch(method, sampling)
+        if method.full_batch and not isinstance(sampling, FullBatch):
+            raise ValueError(
+                f"train.sampling with method {method.name}: expected 'full', since the momentum of "
+                "every example is stored"
+            )
+        if not method.calibrated:
+            if epsilon is None:
+                raise ValueError(
+                    "method.noise_multiplier: missing; expected it, or privacy.epsilon to "
+                    "calibrate it to"
+                )
+            return accounting.calibrate(method, sampling, steps, epsilon, delta, accountant), True
     if epsilon is not None and not method.guarantee.private:
         raise ValueError(
             f"privacy.epsilon = {epsilon:g} with method {method.name}: expected "
             f"method.noise_multiplier and no epsilon. {method.guarantee.statement}"
         )
-    if has_noise or epsilon is None:
-        return method, False
-    return accounting.calibrate(method, sampling, steps, epsilon, delta, accountant), True
-
-
-def _check_full_batch(method: Method, sampling: Sampling) -> None:
-    if isinstance(method.momentum, stored_momentum) and not isinstance(sampling, FullBatch):
-        raise ValueError(
-            f"train.sampling with method {method.name}: expected 'full', since the momentum of "
-            "every example is stored"
-        )
+    return method, False
 
 
 def _allowed(
-    experiment: Experiment, method: Method, sampling: Sampling, steps: int, delta: float
+    experiment: Experiment, method: Release, sampling: Sampling, steps: int, delta: float
 ) -> int:
     """Returns how many of the steps the budget allows."""
     privacy = experiment.privacy
-    if privacy.epsilon is None:
+    if privacy.epsilon is None or not isinstance(method, Mechanism):
         return steps
     budget = Budget(privacy.epsilon, delta, privacy.accountant)
     empty = Ledger(experiment.data.name, privacy.unit)
@@ -203,6 +198,6 @@ def _allowed(
     if not allowed:
         raise ValueError(
             f"privacy.epsilon = {privacy.epsilon:g}: expected enough for one step of {method.name} "
-            f"at noise multiplier {method.mechanism.noise_multiplier!r}"
+            f"at noise multiplier {method.noise_multiplier!r}"
         )
     return allowed

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from dpjax.mechanism import Mechanism
 from dpjax.privatize import Released
 from dpjax.sampling import Packed
-from dpjax.stored_momentum import stored_momentum
 from dpjax.train.host_feed import HostFeed, Part
 from dpjax.train.program import Program, TrainState
 from dpjax.train.task import Examples, Scores
@@ -234,7 +234,7 @@ def _add(program: Program, total: Any, state: TrainState, part: Part) -> Any:
 def _refuse_stored_momentum(field: str, program: Program) -> None:
     """Refuses a method that keeps something for each row of its one batch."""
     method = program.plan.method
-    if isinstance(method.momentum, stored_momentum):
+    if isinstance(method, Mechanism) and method.full_batch:
         raise ValueError(
             f"{field} with method {method.name}: expected one device that holds the data, since "
             "the method takes its full batch at once"

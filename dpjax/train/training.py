@@ -76,7 +76,7 @@ def train(
     ]
     folders = _folders(folder, members, varied)
     if len(members) > 1 and RunFolder(folder).exists:
-        raise ValueError(f"{folder} holds one run: expected another --out for {len(members)}")
+        raise ValueError(f"{folder} holds one run: expected another folder for {len(members)}")
     if resume:
         _check_begun(folder, folders)
     known = [resume and each.exists for each in folders]
@@ -165,7 +165,7 @@ def _driven(
 ) -> list[Result]:
     program = members[0].program
     probe = Probe(program, examples_of(dataset.train)) if run.diagnostics else None
-    return drive(members, runner, run, progress(program.plan.method.name), probe)
+    return drive(members, runner, run, progress(program.plan.name), probe)
 
 
 def _resumed(
@@ -218,8 +218,8 @@ def _as_it_was(
     if not rekey:
         raise ValueError(
             f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the experiment "
-            "as it was; --rekey goes on with the change, with keys of its own and an entry in the "
-            "ledger"
+            "as it was; rekey=True resumes with the change, with keys of its own and an entry in "
+            "the ledger"
         )
     old = go_on(build_program(stored, dataset, varied), folder, marks, step)
     check_successor(replace(program, varied=varied), old)
@@ -260,7 +260,7 @@ def _moved(member: Member) -> str:
 def _check_environment(member: Member) -> None:
     if not (moved := _moved(member)):
         return
-    how = "; --rekey goes on with keys of its own and an entry in the ledger"
+    how = "; rekey=True resumes with keys of its own and an entry in the ledger"
     raise ValueError(
         f"{member.book.folder.path}: {moved}: expected what the run was begun with, which draws "
         f"the same noise for a step that is repeated{how if member.book.plan.private else ''}"

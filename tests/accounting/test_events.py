@@ -35,7 +35,7 @@ from tests import registry
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 POISSON, SIGMA, DELTA = Poisson.with_rate(0.01), 1.3, 1e-5
 SOUND = [name for name in registry.METHODS if name != "auto_dp_sgd"]
-ADAPTIVE = [name for name in SOUND if registry.METHODS[name](SIGMA).mechanism.adaptive]
+ADAPTIVE = [name for name in SOUND if registry.METHODS[name](SIGMA).adaptive]
 B = 64.0
 
 
@@ -123,16 +123,16 @@ def test_a_joint_release_is_one_gaussian_in_one_poisson_event(name):
     assert run.count == 3
     assert type(run.event) is dp_accounting.PoissonSampledDpEvent
     assert run.event.event == dp_accounting.GaussianDpEvent(float(np.float32(SIGMA)))
-    assert method.mechanism.sigma_gradient(0, B) > 1.001 * SIGMA  # which is not what is accounted
+    assert method.sigma_gradient(0, B) > 1.001 * SIGMA  # which is not what is accounted
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_groups_do_not_change_the_event(name):
     method = registry.METHODS[name](SIGMA)
-    grouped = method.replace(mechanism=method.mechanism.replace(groups="per_leaf"))
+    grouped = method.replace(groups="per_leaf")
     sampling = sampling_of(method)
     assert event(grouped, sampling, 50) == event(method, sampling, 50)
-    assert event(method.mechanism, sampling, 50) == event(method, sampling, 50)
+    assert event(method, sampling, 50) == event(method, sampling, 50)
 
 
 def test_momentum_does_not_change_the_event():
@@ -140,7 +140,6 @@ def test_momentum_does_not_change_the_event():
     recomputed = methods.psasc_momentum(SIGMA, length=2)
     stored = methods.psasc_momentum_full_batch(SIGMA, dataset_size=64)
     assert event(recomputed, POISSON, 50) == event(plain, POISSON, 50)
-    assert event(plain.replace(outer_momentum=0.9), POISSON, 50) == event(plain, POISSON, 50)
     assert event(stored, FullBatch(), 50) == event(plain, FullBatch(), 50)
 
 
@@ -243,7 +242,7 @@ def test_fixed_size_batches_of_mnist():
 def test_two_releases_from_one_batch(accountant, joint, apart):
     """TRAPS 3: gradient and histogram with noise 2 each; `apart` is what two events would say."""
     method = methods.dc_sgd_e(math.sqrt(2), sigma_h=2.0)
-    assert float(method.mechanism.sigma_gradient(0)) == pytest.approx(2.0)
+    assert float(method.sigma_gradient(0)) == pytest.approx(2.0)
     assert epsilon(method, Poisson.with_rate(0.1), 1, DELTA, accountant) == pytest.approx(
         joint, abs=1e-3
     )
@@ -292,7 +291,7 @@ def test_dp_accounting_lies_in_the_bracket(relation):
 
 
 def test_no_guarantee_no_event():
-    with pytest.raises(ValueError, match=r"dpjax\.methods\.auto_dp_sgd_sound"):
+    with pytest.raises(TypeError, match=r"auto_dp_sgd_as_printed.*: expected a dpjax\.Mechanism"):
         event(registry.METHODS["auto_dp_sgd"](SIGMA), POISSON, 10)
     with pytest.raises(ValueError, match=r"No guarantee.*noise_multiplier > 0"):
         event(methods.dp_sgd(0.0), POISSON, 10)
@@ -313,7 +312,7 @@ def test_a_curve_is_read_at_every_step(bad):
 def test_the_split_is_checked_at_every_step(peak, refused):
     """sqrt(3)/2 sigma_H is 4.330 for the sigma_H of 5 that goes with a sigma of 1."""
     method = methods.dc_sgd_e(lambda t: jnp.where(t == 300, peak, 1.0))
-    assert method.mechanism.sigma_statistic() == 5.0
+    assert method.sigma_statistic() == 5.0
     if refused:
         with pytest.raises(ValueError, match=r"at step 300: .* 4\.33013.*sigma_S"):
             event(method, POISSON, 400)
@@ -339,7 +338,7 @@ def test_stored_momentum_is_for_full_batches(sampling):
 @pytest.mark.parametrize("sampling", [POISSON, Poisson.with_rate(1.0), FixedSize(64, 64)])
 def test_so_is_its_mechanism_wherever_it_is_accounted(sampling):
     """The mechanism alone was taken for one that is amplified by sampling."""
-    bare = registry.METHODS["psasc_momentum_full_batch"](SIGMA).mechanism
+    bare = registry.METHODS["psasc_momentum_full_batch"](SIGMA)
     assert bare.full_batch
     assert bare == type(bare).from_plain(bare.to_plain())
     search = tuning.grid_composition(2)
@@ -359,9 +358,6 @@ def test_so_is_its_mechanism_wherever_it_is_accounted(sampling):
     with pytest.raises(ValueError, match=r"stored per example: expected FullBatch"):
         largest_batch(bare, 1000, 10, 1.0, DELTA)
     assert epsilon(bare, FullBatch(), 10, DELTA, "rdp") > 0
-    for bad in (1, False, "yes"):
-        with pytest.raises(TypeError, match="full_batch = "):
-            bare.replace(full_batch=bad)
 
 
 @dataclass(frozen=True)
@@ -378,7 +374,7 @@ def test_an_unknown_sampler(sampling):
 
 def test_an_unknown_mechanism():
     for bad in ("dp_sgd", rules.abadi(), methods.dp_sgd, None):
-        with pytest.raises(TypeError, match=r"mechanism = .*expected a dpjax.Mechanism or"):
+        with pytest.raises(TypeError, match=r"mechanism = .*expected a dpjax.Mechanism"):
             event(bad, POISSON, 10)
 
 
@@ -424,12 +420,12 @@ def test_a_batch_size_below_one_is_refused(bad):
     key = jax.random.key(0)
     plain, adaptive = methods.dp_sgd(1.0), registry.METHODS["dc_sgd_e"](SIGMA)
     for ask in (
-        lambda: dpjax.privatize(plain.mechanism, bad, key),
+        lambda: dpjax.privatize(plain, bad, key),
         lambda: plain.transformation(bad, key),
         lambda: methods.adaclip(1.0).transformation(bad, key),
-        lambda: adaptive.mechanism.sigma_statistic(bad),
-        lambda: adaptive.mechanism.sigma_gradient(0, bad),
+        lambda: adaptive.sigma_statistic(bad),
+        lambda: adaptive.sigma_gradient(0, bad),
     ):
-        with pytest.raises(ValueError, match=r"expected_batch_size = .*expected"):
+        with pytest.raises(ValueError, match=r"(sampling|expected_batch_size) = .*expected"):
             ask()
-    assert dpjax.privatize(plain.mechanism, 1, key)
+    assert dpjax.privatize(plain, 1, key)

@@ -1,4 +1,4 @@
-"""Truncated concentrated and Gaussian DP, and the printed figures that guarantee nothing."""
+"""Truncated concentrated and Gaussian DP."""
 
 import math
 
@@ -8,10 +8,9 @@ import pytest
 from dp_accounting import NeighboringRelation
 from scipy import stats
 
-from dpjax import accounting, methods, schedules
-from dpjax.accounting import as_printed, auto_dp_sgd_epsilon_as_printed, delta, epsilon, event
+from dpjax import methods, schedules
+from dpjax.accounting import delta, epsilon
 from dpjax.accounting.gdp import APPROXIMATION, gdp_delta, gdp_epsilon, gdp_mu
-from dpjax.accounting.rdp import rdp_epsilon
 from dpjax.accounting.tcdp import NOT_PROVEN, TCdp, tcdp, tcdp_delta, tcdp_epsilon
 from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
 from tests.oracles.accounting import epsilon_composed, epsilon_gaussian, rdp_poisson_gaussian
@@ -205,70 +204,6 @@ def test_a_schedule_outside_the_lemma_names_its_step():
     assert epsilon(method, Poisson.with_rate(0.01), 10, DELTA, "tcdp") > 0
     with pytest.raises(ValueError, match=r"noise_multiplier = 2, rate = 0.01.*rho = 0.125"):
         epsilon(method, Poisson.with_rate(0.01), 11, DELTA, "tcdp")
-
-
-# Auto DP-SGD's figures.
-
-
-@pytest.mark.parametrize(
-    ("decay", "printed"),
-    [("linear", 0.2429), ("time", 0.2268), ("step", 0.1874), ("exponential", 9.9943)],
-)
-def test_the_papers_appendix_d(decay, printed):
-    got = auto_dp_sgd_epsilon_as_printed(decay, 1.0, 60_000, 64, 100)
-    assert got.epsilon == pytest.approx(printed, abs=5e-5)
-    assert type(got) is as_printed.AsPrinted
-
-
-def test_as_printed_says_so():
-    """It is no `Bound`, and neither its name nor its docstring promises anything."""
-    function = auto_dp_sgd_epsilon_as_printed
-    assert function.__name__.endswith("_as_printed")
-    assert "None of them is a guarantee" in as_printed.__doc__
-    assert "for reproduction only" in function.__doc__
-    assert "Privacy:\n        None. The mechanism has no bound" in function.__doc__
-    assert "auto_dp_sgd_sound" in function.__doc__
-    assert "no guarantee" in as_printed.AsPrinted.__doc__
-    got = function("linear", 1.0, 60_000, 64, 100)
-    assert not isinstance(got, accounting.Bound)
-    assert not isinstance(got, float)
-
-
-def test_the_printed_figure_is_far_below_the_cost():
-    """MECHANISMS 6: its step rows of about .5 cost thousands with a true bound."""
-    printed = auto_dp_sgd_epsilon_as_printed("step", 1.0, 60_000, 64, 100).epsilon
-    sound = methods.auto_dp_sgd_sound(1.0, steps_per_epoch=937.5, epochs=100, decay="step")
-    happened = event(sound, Poisson.with_rate(64 / 60_000), 93_750)
-    assert rdp_epsilon(happened, happened.neighboring_relation, DELTA) > 1_000 * printed
-    # Its last noise multipliers, near .001, have no epsilon: the noise does not reach far enough.
-    with pytest.raises(ValueError, match=r"ends at 11\.6 standard deviations"):
-        epsilon(sound, Poisson.with_rate(64 / 60_000), 93_750, DELTA, "rdp")
-
-
-@pytest.mark.parametrize(
-    ("field", "bad"),
-    [
-        ("sigma_0", 0.0),
-        ("sigma_0", math.nan),
-        ("dataset_size", 0),
-        ("batch_size", 1.5),
-        ("epochs", 0),
-        ("delta", 1.0),
-        ("threshold", -1.0),
-        ("rate", math.inf),
-        ("decay", "cosine"),
-    ],
-)
-def test_as_printed_checks_what_it_is_given(field, bad):
-    args = {
-        "decay": "linear",
-        "sigma_0": 1.0,
-        "dataset_size": 60_000,
-        "batch_size": 64,
-        "epochs": 100,
-    }
-    with pytest.raises((ValueError, TypeError), match=f"{field} = "):
-        auto_dp_sgd_epsilon_as_printed(**{**args, field: bad})
 
 
 # GDP.

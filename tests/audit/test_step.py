@@ -9,6 +9,7 @@ from dpjax.audit import SUBJECTS, AuditPlan, StepAudit, audit_named, audit_step,
 from dpjax.audit.pairs import PAIRS, lineup_like, random_pairs
 from dpjax.audit.releases import BATCH_SIZE, releases_of
 from dpjax.methods.table import constructors
+from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_claim
 
 HUGE = next(pair for pair in PAIRS if pair.name == "alone, huge")
 FEW = ("dp_sgd", "dc_sgd_e", "adaclip")
@@ -20,7 +21,7 @@ def test_every_method_is_a_subject():
 
 def audited(name, draws):
     plan = AuditPlan(("step",), StepAudit(draws, confidence=0.999))
-    (row,) = audit_named(name, SUBJECTS[name], 0, plan)
+    (row,) = audit_named(name, SUBJECTS[name], 0, plan, printed=auto_dp_sgd_claim)
     return row
 
 
@@ -124,6 +125,14 @@ def test_a_sampled_canary_takes_part_as_often_as_said():
 def test_a_method_without_noise_has_no_claim():
     with pytest.raises(ValueError, match="no noise"):
         claim_of(methods.dp_sgd(0.0), 1.0, 1, 1e-3)
+
+
+def test_a_method_without_a_guarantee_has_the_claim_that_is_given():
+    method = SUBJECTS["auto_dp_sgd"].method("auto_dp_sgd", 1.0)
+    with pytest.raises(ValueError, match="auto_dp_sgd has no guarantee: expected a formula"):
+        claim_of(method, 0.25, 4, 1e-3)
+    claim = claim_of(method, 0.25, 4, 1e-3, printed=lambda *numbers: sum(numbers[1:]))
+    assert claim == (0.25 + 4 + 1e-3, "printed")
 
 
 @pytest.mark.parametrize(

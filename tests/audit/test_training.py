@@ -5,6 +5,7 @@ import pytest
 
 from dpjax.audit import SUBJECTS, TrainingAudit, audit_training, plant
 from dpjax.data import Dataset, Split
+from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_claim
 from tests.marks import some
 
 
@@ -51,7 +52,9 @@ def test_a_training_with_hardly_any_noise_is_found_out():
 
 def test_auto_dp_sgd_as_printed_is_refuted_by_one_run():
     subject = SUBJECTS["auto_dp_sgd"]
-    one_run, final = audit_training("auto_dp_sgd", subject, small(1000), 0, TrainingAudit())
+    one_run, final = audit_training(
+        "auto_dp_sgd", subject, small(1000), 0, TrainingAudit(), printed=auto_dp_sgd_claim
+    )
     assert one_run.source == "printed"
     assert one_run.refuted
     assert final.refuted

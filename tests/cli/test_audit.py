@@ -30,6 +30,13 @@ def test_half_the_noise_is_found_by_the_same_command(tmp_path, capsys):
     assert row["twin"] is None
 
 
+def test_a_method_without_a_guarantee_is_held_to_its_papers_formula(tmp_path, capsys):
+    flags = [*FEW, "--noise", "0.9", "--json", "--output", str(tmp_path / "a.png")]  # no twin
+    assert main(["audit", "--method", "auto_dp_sgd", *flags]) == 0  # refuted, and no alarm
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["source"], row["verdict"]) == ("printed", "REFUTED")
+
+
 def test_the_table_as_a_page_and_arguments_of_a_method(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = [*FEW, "--set", "z=2.0", "--report", "audit.md"]

@@ -1,6 +1,7 @@
 """`dpjax calibrate` prints and writes the library's calibrated method."""
 
 import functools
+import re
 import tomllib
 
 import pytest
@@ -23,8 +24,8 @@ def expected(method):
 def test_sigma_is_the_librarys_and_needs_no_first_guess(capsys):
     found = data(capsys, [*CALIBRATE, "--method", "dp_sgd"])
     method = expected(dpjax.methods.dp_sgd(1.0))
-    assert dpjax.Method.from_plain(found["method"]) == method
-    assert (found["target"], found["calibrated_by"], found["factor"]) == (1.5, "rdp", None)
+    assert dpjax.Mechanism.from_plain(found["method"]) == method
+    assert (found["target"], found["calibrated_by"]) == (1.5, "rdp")
     spent = accounting.epsilon(method, Poisson.with_rate(0.01), 50, 1e-5, "rdp")
     assert found["results"][0]["epsilon"] == spent
     assert 0.999 * 1.5 <= spent <= 1.5
@@ -32,7 +33,7 @@ def test_sigma_is_the_librarys_and_needs_no_first_guess(capsys):
 
 def test_the_printed_sigma_is_rounded_up(capsys):
     lines = printed(capsys, [*CALIBRATE, "--method", "dp_sgd"]).splitlines()
-    exact = expected(dpjax.methods.dp_sgd(1.0)).mechanism.noise_multiplier
+    exact = expected(dpjax.methods.dp_sgd(1.0)).noise_multiplier
     assert lines[0].startswith("sigma ")
     assert exact <= float(lines[0].split()[1]) < exact * 1.00001
 
@@ -44,23 +45,23 @@ def test_the_first_accountant_calibrates_and_all_answer(capsys):
     assert tcdp["epsilon"] is None
 
 
-def test_a_schedule_gets_a_factor(capsys):
+def test_a_schedule_gets_its_first_value(capsys):
     curve = ["--set", "rate=0.5", "--set", "steps_per_epoch=10"]
     found = data(capsys, [*CALIBRATE, "--method", "zhang_adaptive", *curve])
     method = expected(dpjax.methods.zhang_adaptive(1.0, steps_per_epoch=10, rate=0.5))
-    assert found["factor"] == method.mechanism.noise_multiplier.factor
-    assert found["noise_multiplier"] == [float(method.mechanism.sigma(t)) for t in (0, 49)]
+    assert found["method"]["noise_multiplier"]["init"] == method.noise_multiplier.init
+    assert found["noise_multiplier"] == [float(method.sigma(t)) for t in (0, 49)]
 
 
 def test_the_printed_schedule_shows_its_shape(capsys):
     text = printed(capsys, [*CALIBRATE, "--method", "zhang_adaptive"])
-    assert text.startswith("factor ")
-    assert "times geometric(init=1.0, steps_per_epoch=100.0, rate=0.99)" in text
+    assert text.startswith("sigma ")
+    assert re.search(r"geometric\(init=[\d.]+, steps_per_epoch=100\.0, rate=0\.99\)", text)
 
 
 def test_adaptive_methods_show_the_split(capsys):
     text = printed(capsys, [*CALIBRATE, "--method", "dc_sgd_e"])
-    mechanism = expected(dpjax.methods.dc_sgd_e(1.0)).mechanism
+    mechanism = expected(dpjax.methods.dc_sgd_e(1.0))
     own = rounded_up(float(mechanism.sigma_gradient(0)), 6)
     assert f"(sigma_T {own}, sigma_S 5)" in text
 

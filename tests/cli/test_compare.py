@@ -72,7 +72,7 @@ def test_the_tables_of_a_file(capsys, place, no_picture):
     assert err.count("\n") == 1
     assert {line.split()[0] for line in out.splitlines()[3:5]} == {"dp_sgd", "tight"}
     stored = RunFolder(place / "both" / "tight").read_config()
-    assert stored.method["mechanism"]["rule"] == {"kind": "auto_s", "gamma": 0.1}
+    assert stored.method["rule"] == {"kind": "auto_s", "gamma": 0.1}
 
 
 def test_ctrl_c_and_going_on(capsys, place, monkeypatch, no_picture):

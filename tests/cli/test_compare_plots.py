@@ -10,8 +10,7 @@ import dpjax
 from dpjax.accounting import Ledger, published_together
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli.compare_plots import comparison_figure, draw_comparison
-from dpjax.cli.compare_table import comparison_text
-from dpjax.cli.compared import ComparedRun, read_comparison
+from dpjax.cli.comparison import ComparedRun, comparison_text, read_comparison
 from tests.cli.run_folders import (
     SAMPLING,
     STEPS,

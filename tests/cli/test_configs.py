@@ -24,7 +24,8 @@ def test_calibrate(capsys, path):
 
 
 def test_tune_cost_where_one_way_has_no_bound(capsys):
-    argv = ["tune-cost", "--config", str(FOLDER / "fixed_size_batches.toml"), "--steps", "30"]
+    argv = ["tune-cost", "--config", str(FOLDER / "fixed_size_batches.toml")]
+    argv += ["--steps", "30", "--candidates", "4"]
     *others, split = data(capsys, argv)["results"]
     for row in others:
         assert row["whole"]["relation"] == "replace_one"

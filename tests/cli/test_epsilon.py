@@ -8,7 +8,7 @@ import pytest
 import dpjax
 from dpjax import accounting
 from dpjax.accounting.bound import rounded_up
-from dpjax.cli import report
+from dpjax.cli import printing
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, SMALL, data, printed, refused
 
@@ -22,7 +22,7 @@ def test_json_is_the_librarys_bound(capsys):
     for row in found["results"]:
         bound = accounting.epsilon(METHOD, POISSON, 50, 1e-5, row["accountant"])
         assert row == {"epsilon": bound.upper, **vars(bound)}
-    assert dpjax.Method.from_plain(found["method"]) == METHOD
+    assert dpjax.Mechanism.from_plain(found["method"]) == METHOD
     assert Sampling.from_plain(found["sampling"]) == POISSON
     assert (found["steps"], found["delta"], found["delta_is_default"]) == (50, 1e-5, False)
 
@@ -104,7 +104,7 @@ def test_runs_print_each_and_all_published(capsys):
 def test_adaptive_methods_say_how_sigma_is_split(capsys):
     argv = [*EPSILON[:2], "andrew", *EPSILON[3:]]
     found = data(capsys, [*argv, "--batch-size", "100"])
-    mechanism = dpjax.methods.andrew(1.1).mechanism
+    mechanism = dpjax.methods.andrew(1.1)
     assert found["sigma_statistic"] == mechanism.sigma_statistic(100)
     assert found["sigma_gradient"] == [float(mechanism.sigma_gradient(0, 100))] * 2
     assert "sigma_S = 1" in refused(capsys, argv)  # B / 20 would be too little noise
@@ -128,7 +128,7 @@ def test_so_little_noise_that_there_is_no_epsilon(capsys):
 
 
 def test_infinity_is_written_as_text(capsys):
-    report.show(True, "", {"epsilon": math.inf})
+    printing.show(True, "", {"epsilon": math.inf})
     assert json.loads(capsys.readouterr().out)["epsilon"] == "inf"
 
 

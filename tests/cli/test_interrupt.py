@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dpjax.cli.interrupt import interrupts_kept
+from dpjax.cli.command import interrupts_kept
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from dpjax.accounting import Ledger, published_together
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import figures
 from dpjax.cli.diagnostics_plots import diagnostics_figure
-from dpjax.cli.run_data import read_runs
+from dpjax.cli.released_runs import read_runs, spent_by
 from dpjax.cli.run_plots import run_figure
-from dpjax.cli.run_privacy import spent_by
 from dpjax.sampling import FixedSize
 from tests.cli.calls import printed, refused
 from tests.cli.run_folders import (

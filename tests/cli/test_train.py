@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from dpjax.cli import main, report
+from dpjax.cli import main, printing
 from dpjax.train import RunFolder
 from dpjax.train import driver as driver_module
 from tests.cli.calls import printed, refused
@@ -180,7 +180,7 @@ class TestOneRun:
         sentence = refused(capsys, [*NOISY, "--out", str(seeded[0])])
         assert (
             sentence
-            == f"{seeded[0]} holds a run: expected --resume to go on with it, or another --out"
+            == f"{seeded[0]} holds a run: expected --resume to resume it, or another --out"
         )
         more = refused(capsys, [*NOISY, "--seeds", "2", "--out", str(seeded[0])])
         assert "holds one run" in more
@@ -284,7 +284,7 @@ class TestGoingOn:
             capsys, ["train", "--resume", "--out", "run", "--seed", "7"]
         )
         assert "--method NAME with all" in refused(
-            capsys, [*longer, "--rekey", "--set", "method.threshold=0.5"]
+            capsys, [*longer, "--rekey", "--set", "method.gamma=0.5"]
         )
         printed(capsys, [*longer, "--rekey"])
         run = RunFolder(place / "run")
@@ -299,7 +299,7 @@ class TestGoingOn:
         argv = [*NOISY, "--method", "auto_s", "--set", "method.gamma=0.1", "--out", "run"]
         text = printed(capsys, argv)
         assert RunFolder(place / "run").read_config().method["name"] == "auto_s"
-        assert RunFolder(place / "run").read_config().method["mechanism"]["rule"]["gamma"] == 0.1
+        assert RunFolder(place / "run").read_config().method["rule"]["gamma"] == 0.1
         assert printed(capsys, [*argv, "--resume"]) == text
         assert printed(capsys, ["train", "--quiet", "--resume", "--out", "run"]) == text
         plain = [word for word in argv if word not in ("--method", "auto_s")]
@@ -326,7 +326,7 @@ class TestGoingOn:
         assert capsys.readouterr().err == "dpjax: stopped\n"
 
     def test_a_number_that_is_none_is_null_in_json(self, capsys):
-        report.show(True, "", {"accuracy": float("nan"), "rows": [{"epsilon": float("inf")}]})
+        printing.show(True, "", {"accuracy": float("nan"), "rows": [{"epsilon": float("inf")}]})
         assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
             "accuracy": None,
             "rows": [{"epsilon": "inf"}],

@@ -10,7 +10,7 @@ from dpjax import accounting
 from dpjax.accounting import tuning
 from dpjax.cli.request import Request
 from dpjax.cli.setting import part_of, setting_of
-from dpjax.cli.ways import ways
+from dpjax.cli.tuning_cost import ways
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, refused
 
@@ -33,7 +33,7 @@ def shown():
     """The text and the data of one call, which takes some seconds."""
     calls = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpjax.cli.report.show", lambda _, text, found: calls.append((text, found)))
+        patch.setattr("dpjax.cli.printing.show", lambda _, text, found: calls.append((text, found)))
         assert dpjax.cli.main(TUNE) == 0
     return calls[0]
 
@@ -51,7 +51,7 @@ def test_every_way_has_a_row(rows):
 def test_searches_cost_what_the_library_says(rows, name):
     (way, runs), row = SEARCHES[name], rows[name]
     assert tuning.Tuning.from_plain(row["tuning"]) == way
-    method = dpjax.Method.from_plain(row["method"])
+    method = dpjax.Mechanism.from_plain(row["method"])
     assert row["whole"]["epsilon"] == tuning.Search(way, method, POISSON, 50).epsilon(1e-5)
     assert 0.999 * 2 <= row["whole"]["epsilon"] <= 2
     assert row["alone"]["epsilon"] == accounting.epsilon(method, POISSON, 50, 1e-5, "rdp")
@@ -74,7 +74,7 @@ def test_liu_talwar_says_what_each_run_may_cost(rows):
 def test_the_split_runs_on_a_part_for_as_many_epochs(rows):
     row = rows["disjoint_split"]
     assert (row["sampling"], row["steps"]) == (Poisson(10, 200).to_plain(), 10)
-    method = dpjax.Method.from_plain(row["method"])
+    method = dpjax.Mechanism.from_plain(row["method"])
     alone = accounting.epsilon(method, Poisson(10, 200), 10, 1e-5)
     assert row["alone"]["epsilon"] == alone
     assert 0.999 * 2 <= alone <= row["whole"]["epsilon"] == 2
@@ -122,11 +122,11 @@ def test_parts_keep_batches_and_epochs(sampling, expected, steps):
 
 def test_parts_of_unknown_and_of_too_little_data():
     request = Request({"name": "dp_sgd"}, POISSON.to_plain(), steps=30, delta=1e-5)
-    part = part_of(request, setting_of(request, 1.0), 3)
+    part = part_of(request, setting_of(request, calibrated=False), 3)
     assert Sampling.from_plain(part.sampling) == Poisson.with_rate(0.03)
     few = replace(request, dataset_size=2)
     with pytest.raises(ValueError, match="dataset_size = 2: expected at least 3"):
-        part_of(few, setting_of(few, 1.0), 3)
+        part_of(few, setting_of(few, calibrated=False), 3)
 
 
 @pytest.mark.parametrize(

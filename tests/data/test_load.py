@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data import DATASETS, File, Folder
+from dpjax.data import DATASETS, Dataset, File, Folder, Split
 from tests.data.official import images, make_official, write_mnist
 
 SPLITS = (
@@ -156,3 +156,19 @@ def test_glues_sizes():
     assert DATASETS["qqp"].examples == (363_846, 40_430)
     for name, thousands in (("sst2", 67), ("qnli", 105), ("mnli", 393), ("qqp", 364)):
         assert round(DATASETS[name].examples[0] / 1000) == thousands
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 3], "train labels from 0 to 3: expected 0 to 2"),
+        ([-1, 2], "train labels from -1 to 2: expected 0 to 2"),
+        ([0], "2 train examples, 1 labels"),
+    ],
+)
+def test_labels_without_a_class_are_refused(labels, message):
+    """Out of range, a label would be clipped by the loss, and trained on silently."""
+    x = np.zeros((2, 4), np.float32)
+    good = Split(x, np.zeros(2, np.int32))
+    with pytest.raises(ValueError, match=message):
+        Dataset("own", Split(x, np.asarray(labels, np.int32)), good, classes=3)

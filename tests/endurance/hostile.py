@@ -49,9 +49,8 @@ def config(place, text):
 
 def method(name):
     """A method in plain form with any name: without --out, the folder is named by it."""
-    mechanism = 'kind = "Mechanism", rule = { kind = "abadi" }, threshold = 1, noise_multiplier = 1'
-    table = f'kind = "Method"\nname = "{name}"\nmechanism = {{ {mechanism} }}'
-    return toml(method=table)
+    rule = 'rule = { kind = "abadi" }\nthreshold = 1\nnoise_multiplier = 1'
+    return toml(method=f'kind = "Mechanism"\nname = "{name}"\n{rule}')
 
 
 # By name: what a config says, and a word of the refusal.
@@ -84,7 +83,7 @@ CONFIGS = {
     "an attribute as an optimizer": (toml(optimizer='name = "__class__"'), "optimizer.name"),
     "a module of optax": (toml(optimizer='name = "contrib"'), "optimizer.name"),
     "a private function": (toml(optimizer='name = "_src"'), "optimizer.name"),
-    "a method's method": (toml(method='name = "Method"\nnoise_multiplier = 1'), "method.name"),
+    "no method's name": (toml(method='name = "Mechanism"\nnoise_multiplier = 1'), "method.name"),
     "a data set outside": (toml(data='name = "../../secret"'), "data set"),
     "a data set by its path": (toml(data='name = "/etc"'), "data set"),
     "a model by its path": (toml(model='name = "../models/mlp"'), "model"),

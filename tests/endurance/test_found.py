@@ -13,7 +13,6 @@ import pytest
 
 from dpjax import (
     Mechanism,
-    Method,
     methods,
     per_example_grads,
     rules,
@@ -25,10 +24,11 @@ from dpjax._toml import read
 from dpjax.accounting import epsilon
 from dpjax.adaclip import adaclip
 from dpjax.cli import main
-from dpjax.cli.run_data import read_run
+from dpjax.cli.released_runs import read_run
 from dpjax.data import load
+from dpjax.methods.auto_dp import noise_decay
 from dpjax.models import build
-from dpjax.reproduce import Store
+from dpjax.papers import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
 from dpjax.train.folder import RunFolder, refuse_links
@@ -72,10 +72,10 @@ REFUSED = {
     ),
     # A name becomes a folder's.
     "a name that leads elsewhere": (
-        lambda: Method("../../x", Mechanism(abadi, 1.0, 1.0)),
+        lambda: Mechanism(abadi, 1.0, 1.0, name="../../x"),
         r"name = '\.\./\.\./x': expected a word",
     ),
-    "no name": (lambda: Method(None, Mechanism(abadi, 1.0, 1.0)), "name = None: expected a word"),
+    "an empty name": (lambda: Mechanism(abadi, 1.0, 1.0, name=""), "name = '': expected a word"),
     "a lineage that leads elsewhere": (lambda: RunIdentity("../../x"), "lineage = '../../x'"),
     "a lineage by its path": (lambda: RunIdentity("/tmp/x"), "lineage = '/tmp/x'"),
     "a member that is none": (lambda: RunIdentity("0" * 64, "x"), "member = 'x'"),
@@ -96,7 +96,7 @@ REFUSED = {
         "relation = array",
     ),
     "an array as a mode": (lambda: thresholds.dc_sgd_e(negative=np.ones(2)), "negative = array"),
-    "an array as a decay": (lambda: methods.auto_dp_sgd(1.0, 9, 9, np.ones(2)), "decay = array"),
+    "an array as a decay": (lambda: noise_decay(np.ones(2), 1.0, 9, 9), "decay = array"),
     "a list as an engine": (lambda: per_example_grads(abs, engine=[]), r"engine = \[\]"),
     "a list as a model": (lambda: build([], (8, 8, 1), 10), r"model = \[\]"),
     "a list as a data set": (lambda: load([]), r"data set = \[\]"),
@@ -177,10 +177,10 @@ def test_evaluations_of_another_form_are_refused_by_their_file(tmp_path, line):
 @pytest.mark.parametrize(
     ("file", "text", "ask"),
     [
-        ("found.jsonl", "[1]\n", "findings"),
-        ("found.jsonl", '{"key": "k"}\n', "findings"),
-        ("found.jsonl", '{"key": {}, "noise": 1}\n', "findings"),
-        ("found.jsonl", "[" * 100_000 + "\n", "findings"),
+        ("findings.jsonl", "[1]\n", "findings"),
+        ("findings.jsonl", '{"key": "k"}\n', "findings"),
+        ("findings.jsonl", '{"key": {}, "noise": 1}\n', "findings"),
+        ("findings.jsonl", "[" * 100_000 + "\n", "findings"),
         ("runs.csv", "a,b\n1,2\n", "records"),
         ("runs.csv", "experiment,seed\n../../x,1\n", "records"),
         ("curves.csv", "key\nx\n", "curves"),

@@ -20,8 +20,7 @@ from dpjax._record import Record
 from dpjax.accounting import Budget, DeclaredQuery, GaussianQuery, LaplaceQuery, Ledger, Steps
 from dpjax.adaclip import adaclip
 from dpjax.methods.table import build_method, constructors
-from dpjax.momentum import inner_momentum
-from dpjax.stored_momentum import stored_momentum
+from dpjax.momentum import inner_outer, stored
 from tests import registry
 from tests.endurance.counting import count, examples
 from tests.endurance.junk import any_integer, anything, built, changed, defaults, keys, plain
@@ -51,17 +50,17 @@ def is_plain(value):
 def check_mechanism(mechanism, names):
     """What a mechanism must be good for; a refusal may still come where B is known first."""
     assert isinstance(mechanism.guarantee.statement, str)
+    if not mechanism.calibrated:
+        return
     for step in (0, 2**31 - 1):
         assert np.isfinite(mechanism.sigma(step)), mechanism
     if is_plain(mechanism):
         text = _toml.dumps(mechanism.to_plain())
         assert dpjax.Mechanism.from_plain(tomllib.loads(text)) == mechanism
-    if mechanism.rule.no_bound is not None:
-        return
     tx = built(
-        lambda expected_batch_size: dpjax.privatize(mechanism, expected_batch_size, KEY),
-        {"expected_batch_size": BATCH},
-        {"expected_batch_size", "noise_multiplier"},
+        lambda sampling: dpjax.privatize(mechanism, sampling, KEY),
+        {"sampling": BATCH},
+        {"sampling", "expected_batch_size", "noise_multiplier"},
     )
     start = tx and built(tx.init, {"params": PARAMS}, {"groups", *names})
     if not start:
@@ -88,12 +87,14 @@ def test_methods_of_any_arguments(data):
     method = built(make, arguments, {*arguments, *also})
     if method is None:
         return
-    assert isinstance(method, dpjax.Method)
-    check_mechanism(method.mechanism, set(arguments))
+    if not isinstance(method, dpjax.Mechanism):
+        assert name == "auto_dp_sgd"
+        return
+    check_mechanism(method, set(arguments))
     if is_plain(method):
-        assert dpjax.Method.from_plain(json.loads(json.dumps(method.to_plain()))) == method
-        assert dpjax.Method.from_plain(tomllib.loads(_toml.dumps(method.to_plain()))) == method
-        assert hash(dpjax.Method.from_plain(method.to_plain())) == hash(method)
+        assert dpjax.Mechanism.from_plain(json.loads(json.dumps(method.to_plain()))) == method
+        assert dpjax.Mechanism.from_plain(tomllib.loads(_toml.dumps(method.to_plain()))) == method
+        assert hash(dpjax.Mechanism.from_plain(method.to_plain())) == hash(method)
 
 
 RECORDS = [*registry.RULES.values(), *registry.THRESHOLDS.values(), *registry.SCHEDULES.values()]
@@ -116,24 +117,24 @@ def test_mechanisms_of_any_arguments(data):
 
 @examples(100)
 @given(data=st.data())
-def test_methods_made_by_hand(data):
-    count("input", "dpjax.Method")
+def test_mechanisms_with_hooks(data):
+    count("input", "dpjax.Mechanism")
     arguments = {
+        "rule": rules.abadi(),
+        "threshold": 1.0,
+        "noise_multiplier": 1.0,
+        "momentum": inner_outer(),
+        "preconditioner": adaclip(),
         "name": "own",
-        "mechanism": dpjax.Mechanism(rules.abadi(), 1.0, 1.0),
-        "momentum": None,
-        "outer_momentum": None,
-        "preconditioner": None,
     }
-    method = built(dpjax.Method, data.draw(changed(arguments)), set(arguments))
-    if method is not None:
-        assert dpjax.Method.from_plain(method.to_plain()) == method
-        assert method.guarantee.private
+    mechanism = built(dpjax.Mechanism, data.draw(changed(arguments)), set(arguments))
+    if mechanism is not None and is_plain(mechanism):
+        assert dpjax.Mechanism.from_plain(mechanism.to_plain()) == mechanism
 
 
 OTHERS = {
-    inner_momentum: {"decay": 0.5, "length": 1},
-    stored_momentum: {"gamma": 0.5, "dataset_size": 64},
+    inner_outer: {"gamma0": 0.5, "length": 1, "gamma1": 0.1},
+    stored: {"gamma": 0.5, "dataset_size": 64},
     adaclip: defaults(adaclip),
     GaussianQuery: {"what": "a count", "noise_multiplier": 2.0, "count": 1},
     LaplaceQuery: {"what": "a count", "noise_multiplier": 2.0, "count": 1},
@@ -195,7 +196,7 @@ def test_keys_are_checked(key):
     assert made is None
 
 
-KINDS = st.sampled_from(["abadi", "Mechanism", "Method", "table", "os.system", "object", "Record"])
+KINDS = st.sampled_from(["abadi", "Mechanism", "adaclip", "table", "os.system", "object", "Record"])
 FIELDS = st.sampled_from(["kind", "rule", "threshold", "noise_multiplier", "groups", "values"])
 tables = st.dictionaries(FIELDS | keys, plain | KINDS, max_size=4).map(
     lambda table: {"kind": "Mechanism", **table}
@@ -207,18 +208,18 @@ tables = st.dictionaries(FIELDS | keys, plain | KINDS, max_size=4).map(
 def test_plain_forms_of_any_shape(table, facts):
     """Only known records are built, whatever a table says."""
     count("input", "Record.from_plain, build_method")
-    for family in (Record, dpjax.Mechanism, dpjax.Method, thresholds.Threshold):
+    for family in (Record, dpjax.Mechanism, thresholds.Threshold):
         record = built(family.from_plain, {"plain": table}, {""})
         assert record is None or isinstance(record, family)
     if isinstance(table, dict):
         method = built(build_method, {"table": table, "facts": facts}, {"method"})
-        assert method is None or isinstance(method, dpjax.Method | dpjax.Mechanism)
+        assert method is None or hasattr(method, "transformation")
 
 
 @examples(120)
 @given(data=st.data(), method=st.sampled_from(sorted(registry.METHODS)))
 def test_plain_forms_with_a_part_replaced(data, method):
-    count("input", "Method.from_plain, mutated")
+    count("input", "Mechanism.from_plain, mutated")
     table = registry.METHODS[method](1.0).to_plain()
     part = table
     while data.draw(st.booleans()):
@@ -228,8 +229,8 @@ def test_plain_forms_with_a_part_replaced(data, method):
         part = data.draw(st.sampled_from(inner))
     key = data.draw(st.sampled_from(sorted(part)) | keys)
     part[key] = data.draw(plain)
-    record = built(dpjax.Method.from_plain, {"plain": table}, {""})
-    assert record is None or dpjax.Method.from_plain(record.to_plain()) == record
+    record = built(Record.from_plain, {"plain": table}, {""})
+    assert record is None or Record.from_plain(record.to_plain()) == record
 
 
 def test_every_public_constructor_is_fuzzed():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpjax import _toml
+from dpjax.cli.flags import assignment
 from dpjax.train import Experiment
 from dpjax.train.resolve import resolve
 from tests.endurance.counting import count, examples
@@ -105,7 +106,7 @@ def test_set_of_any_path_and_value(path, value):
 @given(key=keys, value=keys | st.one_of(any_float, any_integer, any_text).map(repr))
 def test_assignments_of_any_text(key, value):
     count("input", "--set KEY=VALUE")
-    pair = built(_toml.assignment, {"text": f"{key}={value}"}, {"--set"})
+    pair = built(assignment, {"text": f"{key}={value}"}, {"--set"})
     assert pair is None or (isinstance(pair[0], str) and pair[0])
 
 

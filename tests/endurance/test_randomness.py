@@ -125,9 +125,10 @@ DERIVED = ("stream", "fold", "fold_in", "split", "params")  # rngs.params() of N
 MADE = {
     "train/keys.py": "the root of all",
     "noise.py": "the caller's own key, with its type",
-    "gradients/shards.py": "the same key, marked as one that differs by device",
+    "devices.py": "the same key, marked as one that differs by device",
     "train/leaves.py": "a key that a checkpoint stored",
-    "reproduce/figures/squared_error.py": "a simulation on public numbers, by its seed",
+    "papers/figures/squared_error.py": "a simulation on public numbers, by its seed",
+    "nnx.py": "the caller's key for the loss, with the type of NNX's own",
     "testing/rules.py": "for a mechanism without noise",
     "audit/named.py": "an audit, by its seed: nothing of it is published data",
 }

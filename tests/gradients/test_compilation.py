@@ -103,7 +103,7 @@ def test_only_the_chunks_in_use_run():
         total, _ = run(count)
         jax.effects_barrier()
         used = min(count, LARGEST)
-        assert float(total) == used
+        assert float(total) == pytest.approx(used, rel=5e-6)
         assert ran == [CHUNK] * -(-used // CHUNK)
 
 

@@ -59,7 +59,7 @@ def test_finite_gradients_are_clipped_not_dropped(chunk, dtype, rows):
     true = np.linalg.norm(exact, axis=1)
     np.testing.assert_allclose(norms, true, rtol=3e-7)
     expected = sum(row / max(n, 1.0) for row, n in zip(exact, true, strict=True))
-    np.testing.assert_allclose(total, expected, rtol=1e-6)
+    np.testing.assert_allclose(total, expected, rtol=5e-6)
     assert counts["rows"] == 4
     assert counts["inf"] == 0
 
@@ -75,7 +75,7 @@ def test_near_the_largest_float_the_norm_stands_and_the_contribution_is_bounded(
 def test_a_norm_beyond_the_largest_float_counts_as_not_finite():
     norms, total, counts = clipped(None)([[3e38, 3e38], [3.0, 4.0]])
     assert norms.tolist() == [np.inf, 5.0]
-    np.testing.assert_allclose(total, [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(total, [0.6, 0.8], rtol=5e-6)
     assert counts["inf"] == 1
 
 
@@ -156,7 +156,9 @@ def test_aggregate_shows_every_row_once_and_masks_both_outputs(chunk):
     run = jax.jit(lambda: grads_of(jnp.zeros(2), rows, mask=mask).aggregate(fn).rounded)
     total, count = run()
     jax.effects_barrier()
-    assert sorted(n for n in seen if n) == [5.0, 10.0, 13.0, np.inf]  # padding is shown as 0
+    shown = sorted(n for n in seen if n)  # padding is shown as 0
+    np.testing.assert_allclose(shown, [5.0, 10.0, 13.0, np.inf], rtol=5e-6)
+    assert np.all(np.asarray(shown[:3]) >= [5.0, 10.0, 13.0])  # never below the true ones
     assert total.tolist() == [3 + 6 + 5, 4 + 8 + 12]
     assert count == 4
 
@@ -202,8 +204,7 @@ def test_float64_parameters_keep_float64(chunk):
         np.testing.assert_allclose(drawn, [1e199, 0.4], rtol=1e-15)
 
 
-def test_it_is_no_pytree():
+def test_it_cannot_be_flattened():
     grads = dpjax.per_example_grads(one_leaf)(jnp.zeros(2), jnp.ones((3, 2)))
-    assert jax.tree.leaves(grads)[0] is grads
-    with pytest.raises(TypeError, match="PerExampleGrads"):
-        jax.jit(lambda: dpjax.per_example_grads(one_leaf)(jnp.zeros(2), jnp.ones((3, 2))))()
+    with pytest.raises(TypeError, match="cannot leave the function that made them"):
+        jax.tree.leaves(grads)

@@ -35,7 +35,7 @@ class Runner:
     """A method with both ways of taking a batch, each as a jitted function."""
 
     def __init__(self, method, loss):
-        grads_of = dpjax.per_example_grads(loss, chunk=4)
+        grads_of = dpjax.per_example_grads(loss, "vmap", chunk=4)
         tx = optax.chain(method.transformation(B, KEY), optax.sgd(1.0))
 
         def whole(params, state, data):
@@ -152,5 +152,5 @@ def test_the_noise_of_three_parts_has_the_variance_of_one():
 def test_a_method_that_needs_its_full_batch_says_so():
     method = METHODS["psasc_momentum_full_batch"](1.0)
     state = method.transformation(B, KEY).init(PARAMS)
-    with pytest.raises(ValueError, match="takes its full batch in one part"):
+    with pytest.raises(ValueError, match=r"expected the whole batch in one tx\.update"):
         method.clipped_sum(jax.tree.map(lambda p: p[None], PARAMS), state)

@@ -240,7 +240,7 @@ def test_a_plain_pytree_of_gradients_is_taken_with_a_mask():
     @jax.jit
     def found(plain):
         grads = as_per_example_grads(plain, mask=mask)
-        with pytest.raises(TypeError, match="losses: a plain pytree of gradients has none"):
+        with pytest.raises(TypeError, match="a plain pytree of gradients has no losses"):
             _ = grads.losses
         total = grads.weighted_sum(GROUP_WEIGHTS, "per_leaf")
         return grads.norms, grads.aggregate(rule).rounded, total

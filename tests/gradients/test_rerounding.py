@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import dpjax
-from dpjax.devices import Limits, summed_over_devices
+from dpjax.batch_sums import Limits, summed_over_devices
 
 B, D, CHUNK, DEVICES = 4096, 2000, 64, 8
 ROOM = B + 2 * DEVICES  # rows on the devices, padding included

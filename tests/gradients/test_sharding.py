@@ -25,8 +25,8 @@ DATA = softmax.make_data(ROWS, spread=2.0)  # norms over many orders of magnitud
 KEY = jax.random.key(0)
 
 MECHANISMS = {
-    "fixed": dpjax.methods.dp_sgd(1.0, 0.3).mechanism,
-    "adaptive": dpjax.methods.dc_sgd_e(1.0, c0=0.3).mechanism,
+    "fixed": dpjax.methods.dp_sgd(1.0, 0.3),
+    "adaptive": dpjax.methods.dc_sgd_e(1.0, c0=0.3),
     "per_leaf": dpjax.Mechanism(dpjax.rules.auto_s(), 0.3, 1.0, groups="per_leaf"),
 }
 
@@ -39,7 +39,7 @@ def mesh():
 
 
 def private_step(mechanism, chunk, axis_name, params, state, data, drawn=None):
-    grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)
+    grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk=chunk)
     tx = dpjax.privatize(mechanism, ROWS, KEY, axis_name)
     return tx.update(grads_of(params, data, drawn), state, params)
 
@@ -129,7 +129,7 @@ def test_each_device_may_draw_its_own_number_of_rows(mesh, split):
 
 
 def test_norms_and_sums_for_people_work_inside_shard_map(mesh):
-    grads_of = dpjax.per_example_grads(softmax.loss, chunk=4)
+    grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk=4)
 
     def look(params, data):
         grads = grads_of(params, data)
@@ -147,7 +147,7 @@ def test_norms_and_sums_for_people_work_inside_shard_map(mesh):
 def test_each_device_may_train_its_own_parameters(mesh):
     """An ensemble over devices: the rows are shared and the parameters differ."""
     members = [softmax.make_params(seed) for seed in range(DEVICES)]
-    grads_of = dpjax.per_example_grads(softmax.loss, chunk=4)
+    grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk=4)
 
     def look(params, data):
         return grads_of(jax.tree.map(lambda p: p[0], params), data).norms[None]
@@ -174,7 +174,7 @@ def equations(jaxpr):
 def test_the_devices_speak_once_a_step(mesh):
     mechanism = MECHANISMS["adaptive"]
     tx = optax.chain(dpjax.privatize(mechanism, ROWS, KEY, "data"), optax.adam(1e-3))
-    grads_of = dpjax.per_example_grads(softmax.loss, chunk=4)
+    grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk=4)
 
     def step(params, state, data):
         updates, state = tx.update(grads_of(params, data), state, params)

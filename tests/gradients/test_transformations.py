@@ -17,8 +17,8 @@ from tests.registry import METHODS
 B = 12
 PARAMS = softmax.make_params()
 DATA = softmax.make_data(40)
-GRADS_OF = dpjax.per_example_grads(softmax.loss, chunk=5)
-MECHANISM = dpjax.methods.dc_sgd_e(1.0).mechanism
+GRADS_OF = dpjax.per_example_grads(softmax.loss, "vmap", chunk=5)
+MECHANISM = dpjax.methods.dc_sgd_e(1.0)
 
 
 def step_of(method, key, learning_rate=0.1):
@@ -27,9 +27,8 @@ def step_of(method, key, learning_rate=0.1):
 
     def step(carry, drawn):
         params, state = carry
-        loss = method.loss(softmax.loss, state)
         indices, count = drawn
-        grads_of = dpjax.per_example_grads(loss, chunk=5)
+        grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk=5)
         grads = grads_of(params, DATA, drawn_of(indices, count, rows_of(DATA)))
         updates, state = tx.update(grads, state, params)
         return (optax.apply_updates(params, updates), state), updates

@@ -9,7 +9,7 @@ import pytest
 from dpjax.accounting import Ledger, Steps
 from dpjax.data import Split
 from dpjax.train import RunFolder, build_program, export, train
-from dpjax.train.task import data_marks
+from dpjax.train.task import data_marks, examples_of
 from tests.train.small import Killed, N, experiment, images, stop_after
 
 DATA = images()
@@ -268,11 +268,12 @@ def test_the_schedule_of_the_learning_rate_does_not_follow_the_budget():
     cut = build_program(experiment(**changes, privacy__epsilon=2.0), DATA)
     assert cut.plan.steps < 100 < whole.plan.steps
     states = [jax.jit(p.init)(jax.random.key(0)) for p in (whole, cut)]
-    grads = jax.tree.map(lambda leaf: np.ones((1, *leaf.shape), np.float32), states[0].params)
+    examples = examples_of(DATA.train)
     moved = []
     for program, state in zip((whole, cut), states, strict=True):
+        step = jax.jit(program.step)
         for _ in range(3):
-            state, _ = program.finish(state, grads)  # noqa: PLW2901
+            state, _ = step(state, examples)  # noqa: PLW2901
         moved.append(state.params)
     for a, b in zip(*map(jax.tree.leaves, moved), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -145,10 +145,10 @@ def test_a_batch_size_below_one_is_refused_wherever_it_is_given(bad):
     with pytest.raises((ValueError, TypeError), match=r"train\.batch_size = .*expected"):
         Experiment().set("train.batch_size", bad)
     mechanism = dpjax.Mechanism(dpjax.rules.abadi(), 1.0, 1.0)
-    with pytest.raises(ValueError, match=r"expected_batch_size = .*expected .* >= 1"):
+    with pytest.raises(ValueError, match=r"sampling = .*expected .* >= 1"):
         dpjax.privatize(mechanism, bad, jax.random.key(0))
     method = program(method__name="auto_dp_sgd", method__noise_multiplier=1.0).plan.method
-    with pytest.raises(ValueError, match=r"expected_batch_size = .*expected .* >= 1"):
+    with pytest.raises(ValueError, match=r"sampling = .*expected .* >= 1"):
         method.transformation(bad, jax.random.key(0))
 
 
@@ -156,7 +156,7 @@ def test_a_rate_in_place_of_a_batch_size_is_told_so():
     with pytest.raises(ValueError, match=r"train\.batch_size = 0.1: .*not a sampling rate"):
         Experiment().set("train.batch_size", 0.1)
     mechanism = dpjax.Mechanism(dpjax.rules.abadi(), 1.0, 1.0)
-    with pytest.raises(ValueError, match=r"expected_batch_size = 0.1: .*not a sampling rate"):
+    with pytest.raises(ValueError, match=r"sampling = 0.1: .*not a sampling rate"):
         dpjax.privatize(mechanism, 0.1, jax.random.key(0))
 
 

@@ -68,7 +68,7 @@ class TestEnvironment:
         run(tmp_path / "run", kill=5)
         before = files(tmp_path / "run")
         ELSEWHERE[what](monkeypatch)
-        with pytest.raises(ValueError, match=rf"run: {what} was '.*' and is '.*--rekey"):
+        with pytest.raises(ValueError, match=rf"run: {what} was '.*' and is '.*rekey=True"):
             run(tmp_path / "run", resume=True)
         assert files(tmp_path / "run") == before
         monkeypatch.undo()
@@ -80,7 +80,7 @@ class TestEnvironment:
         old = getattr(jax.config, FLAGS[name])
         jax.config.update(FLAGS[name], not old)
         try:
-            with pytest.raises(ValueError, match=rf"{name} was {old} and is {not old}.*--rekey"):
+            with pytest.raises(ValueError, match=rf"{name} was {old} and is {not old}.*rekey=True"):
                 run(tmp_path / "run", resume=True)
         finally:
             jax.config.update(FLAGS[name], old)
@@ -116,7 +116,7 @@ class TestEnvironment:
         monkeypatch.setattr(jax, "__version__", "0.0.1")
         with pytest.raises(ValueError, match=r"jax was .* and is '0.0.1': expected") as refusal:
             run(tmp_path / "run", resume=True, **changes)
-        assert "--rekey" not in str(refusal.value)
+        assert "rekey=True" not in str(refusal.value)
 
     def test_an_edited_one_is_of_no_use(self, tmp_path, monkeypatch):
         run(tmp_path / "run", kill=5)

@@ -1,6 +1,7 @@
 """The pure program: one step against the public API by hand, many steps as one scan."""
 
 import dataclasses
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -221,7 +222,7 @@ class TestAugmentation:
     def test_one_example_still_counts_once(self):
         own = program(method__noise_multiplier=0.0, optimizer__learning_rate=1.0, **COPIES)
         state = start(own, KEY)
-        one = drawn_of([7], 1, rows_of(DATA))
+        one = replace(drawn_of([7], 1, rows_of(DATA)), sampling=own.plan.sampling)
         grads = own.gradients_of(state)(state.params, DATA, one)
         after, _ = own.finish(state, grads)
         moved = jax.tree.map(lambda a, b: 12 * (a - b), state.params, after.params)

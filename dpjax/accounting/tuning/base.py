@@ -13,11 +13,10 @@ from dpjax import _checks
 from dpjax._record import Record
 from dpjax.accounting.bound import Bound, make_bound
 from dpjax.accounting.calibration import noise_for
-from dpjax.accounting.events import check_method, event_of_runs, noise_multipliers
+from dpjax.accounting.events import check_mechanism, event_of_runs, noise_multipliers
 from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
 from dpjax.accounting.relation import as_relation, check_supported
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.sampling import Sampling
 
 __all__ = ["Found", "Search", "Tuning"]
@@ -55,7 +54,7 @@ class Tuning(Record):
 
     def plan(
         self,
-        mechanism: Mechanism | Method,
+        mechanism: Mechanism,
         sampling: Sampling,
         steps: int,
         epsilon: float,
@@ -65,7 +64,7 @@ class Tuning(Record):
         """Returns the search whose whole cost is a budget: `Search.mechanism` is what a run gets.
 
         Args:
-            mechanism: the mechanism or method of one run; its noise is found as in `calibrate`.
+            mechanism: the mechanism of one run; its noise is found as in `calibrate`.
             sampling: the sampler of one run.
             steps: the steps of one run.
             epsilon: the budget of the whole search.
@@ -73,14 +72,17 @@ class Tuning(Record):
             scoring: how a run's score is released, if it is computed from private data. None says
                 that it comes from public data, or from what the run released.
         """
-        whole = Search(self, mechanism, sampling, steps, scoring)
+        check_mechanism(mechanism)
+        mechanism.check_sampling(sampling)
+        _check_scoring(scoring)
         relation = as_relation(None, sampling)
 
         def spent(runs: list[tuple[float, int]]) -> float:
-            return self.total(whole.one_run(runs, relation, self.accountant), relation, delta)
+            run = _one_run(runs, sampling, scoring, relation, self.accountant)
+            return self.total(run, relation, delta)
 
         found = noise_for(mechanism, sampling, steps, epsilon, delta, spent)
-        return whole.replace(mechanism=found)
+        return Search(self, found, sampling, steps, scoring)
 
     def event(self, run: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
         """Returns the event of the whole search, where `composes` says that it has one."""
@@ -122,8 +124,8 @@ class Search(Record):
     Example:
         >>> import dpjax
         >>> tuning = dpjax.accounting.tuning.repeat_and_select(mean=10)
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
-        >>> search = tuning.plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> search = tuning.plan(mechanism, sampling, 100, epsilon=2.0, delta=1e-5)
         >>> def train(threshold, mechanism, key):  # stands for a training run with that threshold
         ...     return -abs(threshold - 0.5), f"model at {threshold}"
         >>> found = search.run(train, [0.1, 0.5, 2.0], jax.random.key(0), delta=1e-5)
@@ -132,7 +134,7 @@ class Search(Record):
     """
 
     tuning: Tuning
-    mechanism: Mechanism | Method
+    mechanism: Mechanism
     sampling: Sampling
     steps: int
     scoring: GaussianQuery | LaplaceQuery | None = None
@@ -142,34 +144,25 @@ class Search(Record):
         for field, kind in (("tuning", Tuning), ("sampling", Sampling)):
             if not isinstance(getattr(self, field), kind):
                 raise TypeError(f"{field} = {getattr(self, field)!r}: expected a {kind.role}")
-        if not isinstance(self.scoring, GaussianQuery | LaplaceQuery | None):
-            raise TypeError(f"scoring = {self.scoring!r}: expected a GaussianQuery or LaplaceQuery")
-        check_method(self.mechanism, self.sampling)
+        _check_scoring(self.scoring)
+        check_mechanism(self.mechanism)
+        self.mechanism.check_sampling(self.sampling)
         noise_multipliers(self.mechanism, self.steps)
 
     def epsilon(self, delta: float, relation: Any = None) -> Bound:
         """Returns the epsilon of the whole search, under the sampler's own relation or another."""
         relation = as_relation(relation, self.sampling)
-        run = self.one_run(
-            noise_multipliers(self.mechanism, self.steps), relation, self.tuning.accountant
-        )
+        run = self._one_run(relation, self.tuning.accountant)
         total = self.tuning.total(run, relation, _checks.fraction("delta", delta))
         return make_bound(total, self.tuning.accountant, relation)
 
-    def one_run(
-        self, runs: list[tuple[float, int]], relation: NeighboringRelation, accountant: str
-    ) -> dp_accounting.DpEvent:
-        """Returns the event of one run with its score, at other noise multipliers if need be."""
-        check_supported(self.sampling, accountant, relation)
-        event = event_of_runs(runs, self.sampling, relation, accountant)
-        if self.scoring is None:
-            return event
-        return dp_accounting.ComposedDpEvent([event, self.scoring.event(relation, accountant)])
-
     def event(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
         """Returns the event of the whole search, if its tuning composes."""
+        return self.tuning.event(self._one_run(relation, accountant))
+
+    def _one_run(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
         runs = noise_multipliers(self.mechanism, self.steps)
-        return self.tuning.event(self.one_run(runs, relation, accountant))
+        return _one_run(runs, self.sampling, self.scoring, relation, accountant)
 
     def run(
         self,
@@ -202,3 +195,23 @@ class Search(Record):
         candidate, score, output = results[self.tuning.best(rng, scores)]
         released = score if self.tuning.releases_score else None
         return Found(candidate, released, output, self.epsilon(delta))
+
+
+def _one_run(
+    runs: list[tuple[float, int]],
+    sampling: Sampling,
+    scoring: GaussianQuery | LaplaceQuery | None,
+    relation: NeighboringRelation,
+    accountant: str,
+) -> dp_accounting.DpEvent:
+    """Returns the event of one run with its score."""
+    check_supported(sampling, accountant, relation)
+    event = event_of_runs(runs, sampling, relation, accountant)
+    if scoring is None:
+        return event
+    return dp_accounting.ComposedDpEvent([event, scoring.event(relation, accountant)])
+
+
+def _check_scoring(scoring: Any) -> None:
+    if not isinstance(scoring, GaussianQuery | LaplaceQuery | None):
+        raise TypeError(f"scoring = {scoring!r}: expected a GaussianQuery or LaplaceQuery")

@@ -28,9 +28,9 @@ class grid_composition(Tuning):
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
-        >>> plan = grid_composition(5).plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
-        >>> round(plan.mechanism.mechanism.noise_multiplier, 3)
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> plan = grid_composition(5).plan(mechanism, sampling, 100, epsilon=2.0, delta=1e-5)
+        >>> round(plan.mechanism.noise_multiplier, 3)
         0.927
 
     Reference: DC-SGD, table III.

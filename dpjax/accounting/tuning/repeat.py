@@ -40,9 +40,9 @@ class repeat_and_select(Tuning):
 
     Example:
         >>> import dpjax
-        >>> method, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
-        >>> plan = repeat_and_select(10).plan(method, sampling, 100, epsilon=2.0, delta=1e-5)
-        >>> round(plan.mechanism.mechanism.noise_multiplier, 3)
+        >>> mechanism, sampling = dpjax.methods.dp_sgd(1.0), dpjax.sampling.Poisson.with_rate(0.01)
+        >>> plan = repeat_and_select(10).plan(mechanism, sampling, 100, epsilon=2.0, delta=1e-5)
+        >>> round(plan.mechanism.noise_multiplier, 3)
         1.05
 
     Reference: Papernot, Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022,

@@ -14,7 +14,6 @@ from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
 from dpjax.accounting.tuning.base import Search, Tuning
 from dpjax.mechanism import Mechanism
-from dpjax.methods import Method
 from dpjax.sampling import Sampling
 
 __all__ = ["disjoint_split"]
@@ -74,7 +73,7 @@ class disjoint_split(Tuning):
 
     def plan(
         self,
-        mechanism: Mechanism | Method,
+        mechanism: Mechanism,
         sampling: Sampling,
         steps: int,
         epsilon: float,

@@ -1,16 +1,13 @@
 """Per-example norms and weighted sums without per-example gradients, for any loss.
 
-The loss of one example is traced, and the equations where parameters meet data are found
-(`analysis`). At each of them a zero is added to the result, the tap, and the data is kept
-(`tapped`); one backward pass with respect to the taps gives every cotangent. From data and
-cotangents follow the norms (`gram`, `forms`) and the weighted sum (`sums`), by whichever way costs
-less (`cost`, `blocks`).
+The loss of one example is traced, and the equations where parameters meet data are found (`trace`).
+Each parameter operand there is brought to a common form (`contractions`), and the cheapest way to
+its norm is chosen (`planner`). One backward pass gives the cotangents at all of them (`backward`);
+from data and cotangents follow the norms (`norms`) and the weighted sum (`engine`).
 """
 
-from dpjax.gradients.ghost.auto import auto_engine
-from dpjax.gradients.ghost.engine import ghost_engine
-from dpjax.gradients.ghost.explanation import Explanation, LeafExplanation, explain
-from dpjax.gradients.ghost.two_pass import ghost_two_pass_engine
+from dpjax.gradients.ghost.engine import auto_engine, ghost_engine, ghost_two_pass_engine
+from dpjax.gradients.ghost.planner import Explanation, LeafExplanation, explain
 
 __all__ = [
     "Explanation",

@@ -1,32 +1,69 @@
-"""Products of a parameter with data, all brought to one shape.
+"""Where a parameter meets data: its gradient for one example, and summed over all.
 
-The gradient of such a parameter is ``sum_t a_t b_t^T`` over positions t, with a_t in R^K from the
-data and b_t in R^C from the cotangent, for each of G blocks that do not mix:
+A `Site` is one parameter operand of one meeting. Most are products, all brought to one shape: the
+gradient is ``sum_t a_t b_t^T`` over positions t, with a_t in R^K from the data and b_t in R^C from
+the cotangent, for each of G blocks that do not mix:
 
 - a `dot_general`: K contracted, C free in the parameter, t free in the data, G batched in both;
 - a `conv_general_dilated`: K a window of the image, C the channels out, t the pixels out, G groups.
 
-In a loop, turns are positions if the parameter is the same in all of them, else blocks.
+In a loop, turns are positions if the parameter is the same in all of them, else blocks. A gather of
+rows is a lookup, whose gradient has as many rows as there are positions. Anything else is
+differentiated as it is, by its own equation.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients.ghost.analysis import Meeting
-from dpjax.gradients.jaxprs import is_float
+from dpjax.devices import varying, varying_zero
+from dpjax.gradients.convolutions import channels_last_convolutions
+from dpjax.gradients.ghost.trace import Meeting, Node
+from dpjax.gradients.jaxprs import evaluate, is_differentiable, is_float
+from dpjax.gradients.norms import settled
+from dpjax.twofloat import accumulation_dtype
 
-__all__ = ["Contraction", "contraction"]
+__all__ = [
+    "Given",
+    "Site",
+    "blocks_product",
+    "is_lookup",
+    "lookup_axis",
+    "lookup_sizes",
+    "sites_of",
+    "weighted_site_sum",
+    "wide",
+]
 
-Factors = tuple[jax.Array, jax.Array]
+# Equations whose derivative by a parameter is as cheap as they are themselves.
+_FORMULAS = (
+    *("add", "sub", "mul", "div", "add_any", "gather", "identity"),
+    *("concatenate", "select_n", "pad", "dynamic_slice", "dynamic_update_slice"),
+)
+
+_HIGHEST = jax.lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True)
-class Contraction:
+class Given:
+    """What a backward pass left at a meeting: kept operands and cotangents; a pytree."""
+
+    kept: tuple[jax.Array, ...]
+    cotangents: tuple[jax.Array, ...]
+
+
+jax.tree_util.register_dataclass(Given, ["kept", "cotangents"], [])
+
+
+_Factors = tuple[jax.Array, jax.Array]
+
+
+@dataclass(frozen=True)
+class _Contraction:
     """How one meeting is a contraction, in one turn of its loops.
 
     Attributes:
@@ -38,14 +75,223 @@ class Contraction:
         copies: how often a number of the data appears in the first factor.
     """
 
-    factors: Callable[[jax.Array, jax.Array], Factors]
+    factors: Callable[[jax.Array, jax.Array], _Factors]
     layout: str
     assembled: Callable[[jax.Array], jax.Array]
     sizes: tuple[int, int, int, int]
     copies: float
 
 
-def contraction(meeting: Meeting) -> Contraction | None:
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A parameter operand of a meeting.
+
+    Attributes:
+        meeting: where.
+        position: of the operand.
+        node: what the operand is.
+        product: the meeting as a contraction, if it is one.
+    """
+
+    meeting: Meeting
+    position: int
+    node: Node
+    product: _Contraction | None = field(repr=False)
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether the meeting is one of the equations that networks are made of."""
+        return self.product is not None or self.meeting.name in _FORMULAS
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(G, T, K, C) of a contraction, over all turns of its loops."""
+        assert self.product is not None
+        g, t, k, c = self.product.sizes
+        for loop in self.meeting.loops:
+            if loop in self.node.loops:
+                g *= loop.length
+            else:
+                t *= loop.length
+        return g, t, k, c
+
+    def factors(self, given: Given) -> tuple[jax.Array, jax.Array]:
+        """Returns both factors of one example in a dtype for sums; see `layouts`."""
+        assert self.product is not None
+        (operand,), (cotangent,) = given.kept, given.cotangents
+        of = self.product.factors
+        for _ in self.meeting.loops:
+            of = jax.vmap(of)
+        a, b = of(wide(operand), wide(cotangent))
+        return self.merged(a, self.layouts[0]), self.merged(b, self.layouts[1])
+
+    @property
+    def layouts(self) -> tuple[str, str]:
+        """The axes of both factors: g blocks, t positions, k entries of the data, c of the rest."""
+        assert self.product is not None
+        return self.product.layout, "gtc"
+
+    def merged(self, factor: jax.Array, layout: str) -> jax.Array:
+        """Lays turns of loops, in front, beside the blocks or the positions of a layout."""
+        loops = self.meeting.loops
+        axes: dict[str, list[int]] = {"g": [], "t": []}
+        for i, loop in enumerate(loops):
+            axes["g" if loop in self.node.loops else "t"].append(i)
+        order, shape = [], []
+        for i, name in enumerate(layout, len(loops)):
+            mine = [*axes.get(name, ()), i]
+            order += mine
+            shape.append(math.prod(factor.shape[axis] for axis in mine))
+        return jnp.transpose(factor, order).reshape(shape)
+
+    def gradient(self, given: Given, values: Sequence[Any]) -> jax.Array:
+        """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
+
+        Args:
+            given: what the pass left for this example.
+            values: of the meeting's nodes, over all turns of their loops.
+        """
+        if self.product is None:
+            return self._pulled_back(given, values)
+        a, b = self.factors(given)
+        return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b))
+
+    def assembled(self, blocks: jax.Array) -> jax.Array:
+        """Returns the gradient (G, K, C) of a contraction in the shape of the node."""
+        assert self.product is not None
+        turns = [loop.length for loop in self.node.loops]
+        back = self.product.assembled
+        for _ in turns:
+            back = jax.vmap(back)
+        g, _, k, c = self.product.sizes
+        return back(blocks.reshape(*turns, g, k, c))
+
+    def _pulled_back(self, given: Given, values: Sequence[Any]) -> jax.Array:
+        """Returns the gradient through the derivative of the meeting's own equation."""
+        if self.meeting.eqn is None:
+            found = given.cotangents[0]
+        else:
+            pull = self._pull
+            for loop in reversed(self.meeting.loops):
+                axes = [0 if loop in node.loops else None for node in self.meeting.nodes.values()]
+                pull = jax.vmap(pull, in_axes=(0, axes))
+            found = pull(given, list(values))
+        turns = [i for i, loop in enumerate(self.meeting.loops) if loop not in self.node.loops]
+        return jnp.sum(wide(found), axis=tuple(turns))
+
+    def _pull(self, given: Given, values: Sequence[Any]) -> jax.Array:
+        positions = list(self.meeting.nodes)
+
+        def results(*own: jax.Array) -> list[jax.Array]:
+            operands = self.meeting.operands(given.kept, dict(zip(positions, own, strict=True)))
+            found = evaluate(self.meeting.eqn, operands)
+            return [found[i] for i in self.meeting.tapped]
+
+        # By all of them, since not every equation has a derivative by one operand alone.
+        pulled = jax.vjp(results, *values)[1](list(given.cotangents))
+        return pulled[positions.index(self.position)]
+
+
+def sites_of(meetings: Sequence[Meeting]) -> list[Site]:
+    """Returns the sites of all meetings."""
+    return [
+        Site(meeting, position, node, _contraction(meeting))
+        for meeting in meetings
+        for position, node in meeting.nodes.items()
+    ]
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """Returns numbers with a gradient in a dtype for sums, and anything else as it is."""
+    return settled(x).astype(accumulation_dtype(x)) if is_differentiable(x) else x
+
+
+def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns a product for each block, exactly enough for a bound to hold; `how` as in einsum.
+
+    One block alone is a plain product of matrices, which CPUs are faster at than a batch of one.
+    """
+    if a.shape[0] > 1:
+        return jnp.einsum(how, a, b, precision=_HIGHEST)
+    return jnp.einsum(how.replace("g", ""), a[0], b[0], precision=_HIGHEST)[None]
+
+
+def weighted_site_sum(site: Site, given: Given, weights: jax.Array) -> jax.Array:
+    """Returns ``sum_i w_i g_i`` by a site's node, in the shape of the node.
+
+    Args:
+        site: a contraction, or a lookup of rows.
+        given: what the pass left for all examples.
+        weights: (N,).
+    """
+    cotangent = wide(given.cotangents[0])
+    weighted = cotangent * weights.astype(cotangent.dtype).reshape(
+        (-1,) + (1,) * (cotangent.ndim - 1)
+    )
+    given = Given(tuple(wide(x) for x in given.kept), (weighted,))
+    if site.meeting.name == "dot_general":
+        a, b = jax.vmap(site.factors)(given)
+        return site.assembled(jnp.einsum(f"n{site.layouts[0]},ngtc->gkc", a, b, precision=_HIGHEST))
+    return _transposed(site, given, cotangent.dtype)
+
+
+def _transposed(site: Site, given: Given, dtype: Any) -> jax.Array:
+    """Returns the gradient of the batched equation by the operand that all examples share."""
+    meeting = site.meeting
+    exact = {"precision": (_HIGHEST, _HIGHEST), "preferred_element_type": jnp.dtype(dtype)}
+    exact = {name: value for name, value in exact.items() if name in meeting.eqn.params}
+
+    def one(value: jax.Array, kept: Any) -> jax.Array:
+        return evaluate(meeting.eqn, meeting.operands(kept, {site.position: value}), exact)[0]
+
+    batched: Any = one
+    for loop in reversed(meeting.loops):
+        batched = jax.vmap(batched, in_axes=(0 if loop in site.node.loops else None, 0))
+    batched = jax.vmap(batched, in_axes=(None, 0))
+
+    def pulled(given: Given) -> jax.Array:
+        # Its own on each device: the gradient by a shared one would be summed over devices.
+        shared = varying(jnp.zeros(site.node.shape, dtype), varying_zero(given))
+        return jax.vjp(lambda value: batched(value, given.kept), shared)[1](given.cotangents[0])[0]
+
+    if jax.default_backend() == "cpu":
+        pulled = channels_last_convolutions(pulled)
+    return pulled(given)
+
+
+def is_lookup(meeting: Meeting) -> bool:
+    """Says whether a meeting takes whole rows of a parameter by one index each."""
+    if list(meeting.nodes) != [0] or not is_float(meeting.avals[0]):
+        return False
+    axis = lookup_axis(meeting)
+    if axis is None:
+        return False
+    shape, sizes = meeting.nodes[0].aval.shape, tuple(meeting.eqn.params["slice_sizes"])
+    return sizes == tuple(1 if i == axis else n for i, n in enumerate(shape))
+
+
+def lookup_axis(meeting: Meeting) -> int | None:
+    """Returns the axis of the table that is indexed, if it is one."""
+    if meeting.name == "gather":
+        numbers = meeting.eqn.params["dimension_numbers"]
+        indexed = tuple(numbers.start_index_map)
+        one = len(indexed) == 1 and tuple(numbers.collapsed_slice_dims) == indexed
+        return indexed[0] if one and not numbers.operand_batching_dims else None
+    if meeting.name == "dynamic_slice":
+        pairs = zip(meeting.nodes[0].aval.shape, meeting.eqn.params["slice_sizes"], strict=True)
+        cut = [i for i, (whole, size) in enumerate(pairs) if whole != size]
+        return cut[0] if len(cut) == 1 else None
+    return None
+
+
+def lookup_sizes(site: Site) -> tuple[int, int]:
+    """Returns how many numbers one example looks up, and how many are in the table."""
+    return math.prod(site.meeting.turns) * math.prod(site.meeting.avals[0].shape), math.prod(
+        site.node.shape
+    )
+
+
+def _contraction(meeting: Meeting) -> _Contraction | None:
     """Returns a meeting as a contraction with its one parameter; None if it is none."""
     if len(meeting.nodes) != 1 or not all(map(is_float, meeting.avals)):
         return None
@@ -57,7 +303,7 @@ def contraction(meeting: Meeting) -> Contraction | None:
     return None
 
 
-def _dot(eqn: Any, position: int) -> Contraction:
+def _dot(eqn: Any, position: int) -> _Contraction:
     contracted, batched = eqn.params["dimension_numbers"]
     own, other = position, 1 - position
     rank, data_rank = (eqn.invars[i].aval.ndim for i in (own, other))
@@ -73,7 +319,7 @@ def _dot(eqn: Any, position: int) -> Contraction:
     g, t, k, c = sizes
     order = (*batched[own], *contracted[own], *free)
 
-    def factors(operand: jax.Array, cotangent: jax.Array) -> Factors:
+    def factors(operand: jax.Array, cotangent: jax.Array) -> _Factors:
         axes = (*batched[other], *positions, *contracted[other])
         a = jnp.transpose(operand, axes).reshape(g, t, k)
         if own == 1:
@@ -84,10 +330,10 @@ def _dot(eqn: Any, position: int) -> Contraction:
         blocks = gradient.reshape([shape[i] for i in order])
         return jnp.transpose(blocks, [order.index(i) for i in range(rank)])
 
-    return Contraction(factors, "gtk", assembled, sizes, 1.0)
+    return _Contraction(factors, "gtk", assembled, sizes, 1.0)
 
 
-def _conv(eqn: Any) -> Contraction | None:
+def _conv(eqn: Any) -> _Contraction | None:
     parameters = eqn.params
     if parameters["batch_group_count"] != 1:
         return None
@@ -126,7 +372,7 @@ def _conv(eqn: Any) -> Contraction | None:
         x = x.reshape(math.prod(offsets), groups, per_group, t)
         return jnp.swapaxes(x, 0, 1).reshape(groups, k, t)
 
-    def factors(operand: jax.Array, cotangent: jax.Array) -> Factors:
+    def factors(operand: jax.Array, cotangent: jax.Array) -> _Factors:
         b = jnp.transpose(cotangent, (out[0], *out[2:], out[1])).reshape(t, groups, channels)
         return windows(operand), jnp.swapaxes(b, 0, 1)
 
@@ -139,7 +385,7 @@ def _conv(eqn: Any) -> Contraction | None:
         return jnp.transpose(whole, [places[i] for i in range(len(kernel))])
 
     copies = t * k * groups / max(1, math.prod(image))
-    return Contraction(factors, "gkt", assembled, (groups, t, k, channels), copies)
+    return _Contraction(factors, "gkt", assembled, (groups, t, k, channels), copies)
 
 
 def _without(rank: int, *taken: int) -> Sequence[int]:

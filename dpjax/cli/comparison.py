@@ -1,0 +1,182 @@
+"""Methods compared at one budget: their runs, grouped by method, and the table for a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax.accounting import Bound
+from dpjax.accounting.bound import rounded_up
+from dpjax.cli import printing
+from dpjax.cli.released_runs import NO_GUARANTEE, ReleasedRun, Spent, read_run, spent_by
+from dpjax.train.folder import RunFolder
+
+__all__ = [
+    "AccuracyCurve",
+    "ComparedRun",
+    "Comparison",
+    "MethodRuns",
+    "comparison_text",
+    "read_comparison",
+]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run of a comparison.
+
+    Args:
+        method: the method's name; runs with one name are its seeds.
+        folder: where the run is.
+    """
+
+    method: str
+    folder: RunFolder
+
+
+class AccuracyCurve(NamedTuple):
+    """Accuracy over epochs: its mean over the seeds, and its standard deviation (0 for one)."""
+
+    epochs: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """The runs of one method.
+
+    Attributes:
+        method: its name.
+        runs: one for each seed.
+    """
+
+    method: str
+    runs: tuple[ReleasedRun, ...]
+
+    @cached_property
+    def finals(self) -> np.ndarray:
+        """The accuracy of each run at its last evaluation."""
+        return np.array([run.released[-1]["accuracy"] for run in self.runs], float)
+
+    @property
+    def final(self) -> float:
+        """Their mean."""
+        return float(self.finals.mean())
+
+    @property
+    def deviation(self) -> float:
+        """Their standard deviation, of a sample; 0 for a single run."""
+        return float(self.finals.std(ddof=1)) if len(self.runs) > 1 else 0.0
+
+    @property
+    def final_text(self) -> str:
+        """The final accuracy in print, in percent."""
+        text = f"{self.final:.2%}"
+        return f"{text[:-1]} +- {100 * self.deviation:.2f}%" if len(self.runs) > 1 else text
+
+    def curve(self) -> AccuracyCurve:
+        """Returns accuracy over epochs, at the steps where every seed was evaluated."""
+        tables = [{row["step"]: row for row in run.released} for run in self.runs]
+        steps = [step for step in tables[0] if all(step in table for table in tables)]
+        if not steps:
+            raise ValueError(f"{self.method}: expected seeds that were evaluated at the same steps")
+        values = np.array([[table[step]["accuracy"] for step in steps] for table in tables], float)
+        spread = values.std(axis=0, ddof=1) if len(tables) > 1 else np.zeros(len(steps))
+        epochs = np.array([tables[0][step]["epoch"] for step in steps], float)
+        return AccuracyCurve(epochs, values.mean(axis=0), spread)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison shows.
+
+    Attributes:
+        methods: in the order they were given.
+        spent: what all runs cost, in the order of `runs`.
+    """
+
+    methods: tuple[MethodRuns, ...]
+    spent: Spent
+
+    @property
+    def runs(self) -> list[ReleasedRun]:
+        """All runs, method by method."""
+        return [run for entry in self.methods for run in entry.runs]
+
+    @property
+    def best_first(self) -> list[int]:
+        """The places of the methods, by final accuracy; one that is no number comes last."""
+        finals = [np.nan_to_num(entry.final, nan=-1.0) for entry in self.methods]
+        return sorted(range(len(finals)), key=lambda i: -finals[i])
+
+    @property
+    def seeds(self) -> int:
+        """The most runs that a method has."""
+        return max(len(entry.runs) for entry in self.methods)
+
+    @property
+    def title(self) -> str:
+        """What was compared, and for which budget."""
+        first = self.runs[0].experiment
+        budgets = {run.experiment.privacy.epsilon for run in self.runs} - {None}
+        budget = f"epsilon = {budgets.pop():g} at " if len(budgets) == 1 else ""
+        cost = f": {budget}{self.spent.target}" if self.spent.target else ""
+        return f"{first.data.name}, {first.model.name}{cost}"
+
+
+def read_comparison(rows: Sequence[ComparedRun]) -> Comparison:
+    """Reads the runs of a comparison; refuses runs on different data or networks."""
+    if not rows:
+        raise ValueError("rows: expected at least one run")
+    runs = [read_run(row.folder, row.method) for row in rows]
+    for name in ("data", "model"):
+        found = sorted({getattr(run.experiment, name).name for run in runs})
+        if len(found) > 1:
+            raise ValueError(f"{name}.name = {', '.join(found)}: expected one in a comparison")
+    names = dict.fromkeys(row.method for row in rows)
+    methods = [MethodRuns(name, tuple(r for r in runs if r.label == name)) for name in names]
+    return Comparison(tuple(methods), spent_by([run for entry in methods for run in entry.runs]))
+
+
+def comparison_text(rows: Sequence[ComparedRun]) -> str:
+    """Returns a comparison as text: what was compared, a table with the best first, the cost.
+
+    Args:
+        rows: the runs, as for `dpjax.cli.compare_plots.draw_comparison`.
+    """
+    comparison = read_comparison(rows)
+    costs = iter(comparison.spent.each)
+    each = {entry.method: [next(costs) for _ in entry.runs] for entry in comparison.methods}
+    header = ["method", "accuracy", "epsilon", "sigma at end", "C at end"]
+    if comparison.seeds > 1:
+        header.append("seeds")
+    body = []
+    for i in comparison.best_first:
+        entry = comparison.methods[i]
+        ends = [_at_end(entry, column) for column in ("sigma", "threshold")]
+        cells = [entry.method, entry.final_text, _most(each[entry.method]), *ends]
+        body.append([*cells, str(len(entry.runs))][: len(header)])
+    table = printing.table(header, body)
+    return f"{comparison.title}\n\n{table}\n\n{comparison.spent.sentence}"
+
+
+def _most(epsilons: Sequence[Bound | None]) -> str:
+    """Writes the largest epsilon of a method's runs, and what it is worth."""
+    known = [epsilon for epsilon in epsilons if epsilon is not None]
+    if len(known) < len(epsilons):
+        return NO_GUARANTEE
+    text = rounded_up(max(known))
+    return text if all(epsilon.guarantee for epsilon in known) else f"{text}, {NO_GUARANTEE}"
+
+
+def _at_end(entry: MethodRuns, column: str) -> str:
+    """Writes a number of the last step, from the least to the most of groups and seeds."""
+    rows = [np.atleast_1d(run.steps[column][-1]) for run in entry.runs if run.steps[column]]
+    values = np.concatenate(rows) if rows else np.empty(0)
+    if not values.size or not np.isfinite(values).all():  # not every method has the number
+        return "-"
+    low, high = f"{values.min():.4g}", f"{values.max():.4g}"
+    return low if low == high else f"{low} to {high}"

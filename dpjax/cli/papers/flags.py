@@ -1,0 +1,93 @@
+"""The flags that say which cells, which store and which data."""
+
+import argparse
+from pathlib import Path
+
+from dpjax.papers import SEEDS, Cell, Store, select, tables
+
+__all__ = [
+    "add_cell_flags",
+    "add_data_flag",
+    "add_store_flag",
+    "add_workers_flag",
+    "chosen_cells",
+    "store_of",
+    "workers_of",
+]
+
+
+def add_store_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for the folder of finished runs."""
+    parser.add_argument(
+        "--store",
+        default="docs/results",
+        metavar="DIR",
+        help="the folder of finished runs; docs/results without it",
+    )
+
+
+def add_data_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for the folder of the data sets."""
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
+    )
+
+
+def add_workers_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds how many runs are made at once."""
+    parser.add_argument(
+        "--workers", type=int, metavar="K", help="runs at once; as many as there are cores"
+    )
+
+
+def workers_of(args: argparse.Namespace) -> int | None:
+    """Returns how many runs are made at once; None leaves it to the machine."""
+    if args.workers is not None and args.workers < 1:
+        raise ValueError(f"--workers {args.workers}: expected at least 1")
+    return args.workers
+
+
+def add_cell_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what chooses cells, and how many seeds each has."""
+    parser.add_argument(
+        "table", metavar="TABLE", help="as dc-sgd/IV, or 'all'; `dpjax papers list` has them"
+    )
+    parser.add_argument(
+        "--rows",
+        action="append",
+        default=[],
+        metavar="PART,...",
+        help="cells whose names have one of these parts, as mnist or 2; repeatable, all must hold",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, metavar="K", help=f"seeds of each result; {SEEDS}"
+    )
+    add_data_flag(parser)
+    add_store_flag(parser)
+
+
+def store_of(args: argparse.Namespace) -> Store:
+    """Returns the store that was asked for."""
+    return Store(Path(args.store))
+
+
+def chosen_cells(args: argparse.Namespace) -> list[Cell]:
+    """Returns the cells that were asked for; refuses to find none."""
+    if args.seeds < 1:
+        raise ValueError(f"--seeds {args.seeds}: expected at least 1")
+    names = list(tables()) if args.table == "all" else [args.table]
+    found = [cell for name in names for cell in _of_table(name, args.rows, len(names) > 1)]
+    if not found:
+        raise ValueError(f"--rows {' --rows '.join(args.rows)}: expected parts that some cell has")
+    return found
+
+
+def _of_table(name: str, rows: list[str], among_others: bool) -> list[Cell]:
+    try:
+        return select(name, rows)
+    except ValueError:
+        if among_others:  # a part that another table has
+            return []
+        raise

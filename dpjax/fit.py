@@ -1,0 +1,234 @@
+"""The whole training loop as one call."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax import _checks, noise
+from dpjax._states import find_state
+from dpjax.gradients import merged, per_example_grads, trainable
+from dpjax.mechanism import Mechanism
+from dpjax.privatize import PrivatizeState, Released, privatize
+from dpjax.sampling import Sampling
+
+if TYPE_CHECKING:
+    from dpjax.accounting import Bound, Ledger
+
+__all__ = ["FitState", "Fitted", "fit"]
+
+
+class Ran(NamedTuple):
+    """Steps that were released: what a ledger is made of."""
+
+    mechanism: Mechanism
+    sampling: Sampling
+    steps: int
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("params", "opt_state", "key"),
+    meta_fields=("ran",),
+)
+@dataclass(frozen=True)
+class FitState:
+    """What `fit` resumes from. It holds the run's key, and so is private.
+
+    Attributes:
+        params: the parameters.
+        opt_state: the state of privatize and of the optimizer.
+        key: the run's key.
+        ran: what was released so far.
+    """
+
+    params: chex.ArrayTree
+    opt_state: optax.OptState
+    key: jax.Array
+    ran: tuple[Ran, ...]
+
+    def __repr__(self) -> str:
+        """Shows all but the key."""
+        return f"FitState(step={self.step}, params={self.params!r})"
+
+    @property
+    def step(self) -> int:
+        """How many steps were released."""
+        return sum(each.steps for each in self.ran)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` returns, and what its callback is shown.
+
+    Attributes:
+        params: the parameters.
+        state: what a further call resumes from; private.
+        released: C_t, the bound, sigma_t and sigma_T of each step of this call, as NumPy arrays
+            with a leading axis; safe to publish.
+    """
+
+    params: chex.ArrayTree
+    state: FitState
+    released: Released
+
+    @cached_property
+    def ledger(self) -> "Ledger":
+        """Everything that was released on the data, also before a resume."""
+        from dpjax.accounting import Ledger  # noqa: PLC0415 (imported on first use: it takes 1 s)
+
+        ledger = Ledger("data")
+        for each in self.state.ran:
+            ledger = ledger.add_steps(each.mechanism, each.sampling, each.steps, run="fit")
+        return ledger
+
+    def epsilon(self, delta: float, accountant: str = "pld") -> "Bound":
+        """Returns the epsilon of all steps so far.
+
+        Args:
+            delta: the target.
+            accountant: as for `dpjax.epsilon`.
+        """
+        return self.ledger.epsilon(delta, accountant)
+
+
+def fit(
+    loss_fn: Callable[..., jax.Array],
+    params: chex.ArrayTree,
+    data: chex.ArrayTree,
+    mechanism: Mechanism,
+    sampling: Sampling,
+    optimizer: optax.GradientTransformation,
+    steps: int,
+    key: chex.PRNGKey,
+    engine: str = "auto",
+    chunk: int | None = None,
+    state: FitState | None = None,
+    callback: Callable[[Fitted], None] | None = None,
+    every: int | None = None,
+) -> Fitted:
+    """Trains with differential privacy: draws batches, takes private steps, keeps the ledger.
+
+    It is the loop of `sampling.draw`, `dpjax.per_example_grads`, `dpjax.privatize` and the
+    optimizer, compiled as one program between callbacks.
+
+    Args:
+        loss_fn: the loss of ONE example, ``loss_fn(params, example)``, or ``loss_fn(params,
+            example, key)`` for one that draws random numbers, such as dropout.
+        params: where to start; ignored when `state` is given, but for its structure.
+        data: all private examples, a pytree with a leading axis of `sampling.dataset_size`.
+        mechanism: what runs and is accounted, calibrated.
+        sampling: what draws the batches.
+        optimizer: what stands behind privatize, such as ``optax.adam(1e-3)``.
+        steps: how many steps to take in this call.
+        key: the run's key; noise, batches and the loss derive streams of their own.
+        engine: as for `dpjax.per_example_grads`.
+        chunk: as for `dpjax.per_example_grads`.
+        state: ``fitted.state`` of an earlier call, to go on from there with the same key.
+        callback: called with a `Fitted` every `every` steps and at the end, for evaluation on
+            held-out data, progress and checkpoints.
+        every: how many steps lie between two callbacks; None calls it at the end only.
+
+    Returns:
+        Parameters, resumable state, public numbers per step, ledger and epsilon.
+
+    Raises:
+        ValueError: as `dpjax.privatize` does, and for a state of another key.
+
+    Privacy:
+        The event is that of `steps` steps of the mechanism under the sampling: `fitted.epsilon`.
+        What a callback computes from the private data is not covered. Resume a state once: two runs
+        from one state draw the same noise, and their difference shows the data. So do two runs with
+        one key.
+
+    Example:
+        >>> import dpjax
+        >>> data = jax.random.normal(jax.random.key(1), (64, 2)) + 1.0
+        >>> sampling = dpjax.sampling.Poisson(batch_size=16, dataset_size=64)
+        >>> mechanism = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+        >>> loss = lambda w, x: 0.5 * jnp.sum((w - x) ** 2)
+        >>> fitted = fit(loss, jnp.zeros(2), data, mechanism, sampling, optax.sgd(0.5), 20,
+        ...              jax.random.key(0))
+        >>> fitted.params.shape, fitted.released.sigma.shape, round(fitted.epsilon(1e-3), 1)
+        ((2,), (20,), 5.4)
+    """
+    steps = _checks.integer("steps", steps, at_least=1)
+    every = steps if every is None else _checks.integer("every", every, at_least=1)
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling = {sampling!r}: expected one of dpjax.sampling")
+    root = noise.checked_key(key)
+    tx = optax.chain(privatize(mechanism, sampling, root), optimizer)
+    grads_of = per_example_grads(loss_fn, engine, chunk)
+    random = _takes_a_key(loss_fn)
+
+    def step(carry: tuple[Any, Any], data: chex.ArrayTree) -> tuple[tuple[Any, Any], Released]:
+        own, opt_state = carry
+        t = find_state(opt_state, PrivatizeState).step
+        drawn = sampling.draw(root, t)
+        own_key = noise.fold(noise.stream(root, "loss"), t) if random else None
+        grads = grads_of(merged(own, params), data, drawn, own_key)
+        updates, opt_state = tx.update(grads, opt_state, own)
+        released = find_state(opt_state, PrivatizeState).released
+        return (optax.apply_updates(own, updates), opt_state), released
+
+    @partial(jax.jit, static_argnames="length")
+    def advance(
+        carry: tuple[Any, Any], data: chex.ArrayTree, length: int
+    ) -> tuple[tuple[Any, Any], Released]:
+        return jax.lax.scan(lambda carry, _: step(carry, data), carry, length=length)
+
+    if state is None:
+        own = trainable(params)
+        carry = (own, tx.init(own))
+    else:
+        _check_key(state, root)
+        carry = (trainable(state.params), state.opt_state)
+    ran = () if state is None else state.ran
+    seen: list[Released] = []
+    for done in range(0, steps, every):
+        length = min(every, steps - done)
+        carry, released = advance(carry, data, length)
+        seen.append(jax.tree.map(np.asarray, released))
+        fitted = _fitted(
+            merged(carry[0], params),
+            carry[1],
+            root,
+            (*ran, Ran(mechanism, sampling, done + length)),
+            seen,
+        )
+        if callback is not None:
+            callback(fitted)
+    return fitted
+
+
+def _fitted(
+    params: Any, opt_state: Any, key: jax.Array, ran: tuple[Ran, ...], seen: list[Released]
+) -> Fitted:
+    released = jax.tree.map(lambda *parts: np.concatenate(parts), *seen)
+    return Fitted(params, FitState(params, opt_state, key, ran), released)
+
+
+def _takes_a_key(loss_fn: Callable[..., Any]) -> bool:
+    """Says whether the loss has a third argument that must be given."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [
+        each
+        for each in inspect.signature(loss_fn).parameters.values()
+        if each.kind in kinds and each.default is each.empty
+    ]
+    return len(needed) == 3
+
+
+def _check_key(state: FitState, key: jax.Array) -> None:
+    if not isinstance(state, FitState):
+        raise TypeError(f"state = {type(state).__name__}: expected fitted.state")
+    same = jnp.all(jax.random.key_data(state.key) == jax.random.key_data(key))
+    if not bool(same):
+        raise ValueError("key: expected the key that the state was made with")

@@ -1,0 +1,408 @@
+"""The trace: the program of a loss, and the equations in which parameters meet data.
+
+Every value of the program is either made of parameters and constants alone, a `Node`, or depends on
+the example: data. An equation that takes both is a `Meeting`. The gradient by a parameter is a
+function of the data at its meetings and of the cotangents of their results, so nothing else of the
+program has to be looked at.
+
+What the loss does not depend on, an auxiliary output for one, has no meetings: it is evaluated
+along with the loss and takes no part in the backward pass.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from dpjax.gradients.jaxprs import (
+    called_program,
+    has_linear_derivative,
+    is_differentiable,
+    is_float,
+    needed_inside,
+    needed_values,
+)
+
+__all__ = [
+    "Call",
+    "Evaluation",
+    "Level",
+    "Loop",
+    "Meet",
+    "Meeting",
+    "Node",
+    "Plain",
+    "Program",
+    "Scan",
+    "analysed",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A scan that parameters enter, and its number of turns."""
+
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A value that depends on no example: a leaf, a constant, or the result of an equation.
+
+    Attributes:
+        aval: shape and dtype, those of one turn inside a loop.
+        leaves: the leaves it is made of.
+        loops: the loops in whose turns it differs, outermost first.
+        preserves: whether ``|J^T g| = |g|`` for every cotangent g of this node, where J is its
+            derivative by its one leaf: reshapes, transposes, casts, slices.
+        index: of the leaf, if it is one.
+        value: of a constant.
+        made_by: the equation it is a result of, if it is one, and its place among the results.
+        source: the node outside of the loop that it is, or is a slice of.
+    """
+
+    aval: Any
+    leaves: frozenset[int] = frozenset()
+    loops: tuple[Loop, ...] = ()
+    preserves: bool = False
+    index: int | None = None
+    value: Any = None
+    made_by: "Evaluation | None" = None
+    place: int = 0
+    source: "Node | None" = None
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a leaf has a gradient through it."""
+        return bool(self.leaves) and is_differentiable(self.aval)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape over all turns of its loops."""
+        return (*(loop.length for loop in self.loops), *self.aval.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """An equation on nodes. Its results belong together: it has one derivative for all of them.
+
+    Attributes:
+        eqn: the equation.
+        inputs: its operands.
+        loops: the loops in whose turns it is evaluated anew.
+        linear: whether its derivative is linear in the cotangent, or it is in no loop.
+    """
+
+    eqn: Any
+    inputs: tuple[Node, ...]
+    loops: tuple[Loop, ...]
+    linear: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """An equation in which parameters meet data; without one, a parameter that is data from here.
+
+    Attributes:
+        number: its place among all meetings.
+        eqn: the equation, or None.
+        nodes: the node of each operand that carries a gradient, by position.
+        kept: positions of the operands that its gradients need: the data.
+        tapped: which results get a tap: those that have a gradient and reach the loss.
+        avals: of the tapped results, in one turn of its loops.
+        loops: around it, outermost first.
+    """
+
+    number: int
+    eqn: Any
+    nodes: dict[int, Node]
+    kept: tuple[int, ...]
+    tapped: tuple[int, ...]
+    avals: tuple[Any, ...]
+    loops: tuple[Loop, ...]
+
+    @property
+    def name(self) -> str:
+        """The primitive's name."""
+        return "identity" if self.eqn is None else str(self.eqn.primitive.name)
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The number of turns of each loop around it."""
+        return tuple(loop.length for loop in self.loops)
+
+    def operands(self, kept: Sequence[Any], own: Mapping[int, Any]) -> list[Any]:
+        """Returns all operands in one turn: what was kept, and values of the nodes by position.
+
+        What was not kept has no part in the derivative: zeros.
+        """
+        known = {**dict(zip(self.kept, kept, strict=True)), **own}
+        avals = [atom.aval for atom in self.eqn.invars]
+        return [
+            known[i] if i in known else jnp.zeros(aval.shape, aval.dtype)
+            for i, aval in enumerate(avals)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """An equation on data in which no parameter meets it, or that the loss does not depend on."""
+
+    eqn: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Meet:
+    """An equation with taps on its results."""
+
+    meeting: Meeting
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An equation that calls a program in which parameters meet data."""
+
+    eqn: Any
+    level: "Level"
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A scan with parameters.
+
+    Attributes:
+        eqn: the equation.
+        level: its body.
+        meetings: in the body.
+        bases: operands that depend on no example, as the body sees them.
+        forced: states that begin as parameters alone, and are data from there on.
+    """
+
+    eqn: Any
+    level: "Level"
+    meetings: tuple[Meeting, ...]
+    bases: dict[int, Node]
+    forced: dict[int, Meeting]
+
+
+Step = Plain | Meet | Call | Scan
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One program, its steps, and what each of its values is: a node, or (if missing) data.
+
+    Attributes:
+        jaxpr: the program.
+        needed: for each of its results, whether the loss depends on it.
+        steps: what is left to evaluate beside the nodes, in order.
+        nodes: the values that depend on no example.
+        forced: needed results that are parameters alone, and must be data.
+    """
+
+    jaxpr: core.Jaxpr
+    needed: tuple[bool, ...]
+    steps: tuple[Step, ...]
+    nodes: dict[Any, Node]
+    forced: dict[int, Meeting]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The program of a loss, and all its meetings.
+
+    Attributes:
+        level: the outermost program.
+        meetings: every meeting, by number.
+        leaves: the shapes and dtypes of the parameters' leaves.
+        returned: the structure of what the loss returns.
+    """
+
+    level: Level
+    meetings: tuple[Meeting, ...]
+    leaves: tuple[Any, ...]
+    returned: jax.tree_util.PyTreeDef
+
+
+def analysed(loss_fn: Callable[..., Any], params: Any, *data: Any) -> Program:
+    """Traces a loss of one example and finds where its parameters meet the example.
+
+    Args:
+        loss_fn: ``loss_fn(params, *data)``, a scalar or ``(scalar, aux)``.
+        params: the parameters, or their shapes.
+        *data: one example, and a key if the loss takes one; or their shapes.
+    """
+    traced, shapes = jax.make_jaxpr(loss_fn, return_shape=True)(params, *data)
+    avals = [var.aval for var in traced.jaxpr.invars]
+    count = len(jax.tree.leaves(params))
+    leaves: list[Node | None] = [
+        Node(aval, frozenset([i]), preserves=True, index=i) for i, aval in enumerate(avals[:count])
+    ]
+    kinds = [*leaves, *(None for _ in avals[count:])]
+    finder = _Finder()
+    # The loss is the first of the results, and the only one that gradients are taken of.
+    needed = [i == 0 for i in range(len(traced.jaxpr.outvars))]
+    level = finder.level(traced.jaxpr, traced.consts, needed, kinds, (), force=True)
+    return Program(level, tuple(finder.meetings), tuple(avals[:count]), jax.tree.structure(shapes))
+
+
+class _Finder:
+    """Walks a program; a value is a Node if no example is in it, else None."""
+
+    def __init__(self) -> None:
+        self.meetings: list[Meeting] = []
+
+    def level(
+        self,
+        jaxpr: core.Jaxpr,
+        consts: Sequence[Any],
+        needed: Sequence[bool],
+        kinds: Sequence[Node | None],
+        loops: tuple[Loop, ...],
+        force: bool,
+    ) -> Level:
+        nodes: dict[Any, Node] = {}
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            nodes[var] = Node(var.aval, value=value)
+        for var, kind in zip(jaxpr.invars, kinds, strict=True):
+            if kind is not None:
+                nodes[var] = kind
+        values = needed_values(jaxpr, needed)
+        steps: list[Step] = []
+        for eqn in jaxpr.eqns:
+            self._add(eqn, [var in values for var in eqn.outvars], nodes, steps, loops)
+        outputs = {i: _kind(jaxpr.outvars[i], nodes) for i, one in enumerate(needed) if one}
+        forced = self._forced(outputs, loops) if force else {}
+        return Level(jaxpr, tuple(needed), tuple(steps), nodes, forced)
+
+    def _add(
+        self,
+        eqn: Any,
+        needed: Sequence[bool],
+        nodes: dict[Any, Node],
+        steps: list[Step],
+        loops: tuple[Loop, ...],
+    ) -> None:
+        kinds = [_kind(atom, nodes) for atom in eqn.invars]
+        called = called_program(eqn)
+        with_leaves = any(kind is not None and kind.differentiable for kind in kinds)
+        tapped = tuple(
+            i for i, var in enumerate(eqn.outvars) if needed[i] and is_differentiable(var.aval)
+        )
+        if called is not None and with_leaves and any(needed):
+            inner = self.level(*called, needed, kinds, loops, force=False)
+            steps.append(Call(eqn, inner))
+            for var, atom in zip(eqn.outvars, inner.jaxpr.outvars, strict=True):
+                kind = _kind(atom, inner.nodes)
+                if kind is not None:
+                    nodes[var] = kind
+        elif all(kind is not None for kind in kinds) and not eqn.effects:
+            inputs = [kind for kind in kinds if kind is not None]
+            nodes.update(zip(eqn.outvars, _results(eqn, inputs, loops), strict=True))
+        elif not with_leaves or not tapped:
+            steps.append(Plain(eqn))
+        elif eqn.primitive.name == "scan":
+            steps.append(self._scan(eqn, needed, kinds, loops))
+        else:
+            steps.append(Meet(self._meeting(eqn, tapped, kinds, loops)))
+
+    def _meeting(
+        self,
+        eqn: Any,
+        tapped: tuple[int, ...],
+        kinds: Sequence[Node | None],
+        loops: tuple[Loop, ...],
+    ) -> Meeting:
+        own = {i: kind for i, kind in enumerate(kinds) if kind is not None and kind.differentiable}
+        # The derivative of a sum by one term needs no other.
+        linear = eqn.primitive.name in ("add", "sub", "add_any")
+        kept = () if linear else tuple(i for i in range(len(kinds)) if i not in own)
+        avals = tuple(eqn.outvars[i].aval for i in tapped)
+        meeting = Meeting(len(self.meetings), eqn, own, kept, tapped, avals, loops)
+        self.meetings.append(meeting)
+        return meeting
+
+    def _forced(
+        self, kinds: Mapping[int, Node | None], loops: tuple[Loop, ...]
+    ) -> dict[int, Meeting]:
+        """Returns a meeting for each value that is parameters alone, and must be data."""
+        forced: dict[int, Meeting] = {}
+        for i, node in kinds.items():
+            if node is not None and node.differentiable:
+                number = len(self.meetings)
+                forced[i] = Meeting(number, None, {0: node}, (), (0,), (node.aval,), loops)
+                self.meetings.append(forced[i])
+        return forced
+
+    def _scan(
+        self,
+        eqn: Any,
+        needed: Sequence[bool],
+        kinds: Sequence[Node | None],
+        loops: tuple[Loop, ...],
+    ) -> Scan:
+        consts = eqn.params["num_consts"]
+        carried = range(consts, consts + eqn.params["num_carry"])
+        ((_, inside),) = needed_inside(eqn, needed)
+        forced = self._forced({i: kinds[i] for i in carried if inside[i - consts]}, loops)
+        closed = eqn.params["jaxpr"]
+        loop = Loop(eqn.params["length"])
+        bases = {
+            i: _in_loop(kind, var.aval, None if i < consts else loop)
+            for i, (kind, var) in enumerate(zip(kinds, closed.jaxpr.invars, strict=True))
+            if kind is not None and i not in carried
+        }
+        first = len(self.meetings)
+        seen = [bases.get(i) for i in range(len(kinds))]
+        level = self.level(closed.jaxpr, closed.consts, inside, seen, (*loops, loop), force=True)
+        return Scan(eqn, level, tuple(self.meetings[first:]), bases, forced)
+
+
+def _kind(atom: Any, nodes: dict[Any, Node]) -> Node | None:
+    return Node(atom.aval, value=atom.val) if isinstance(atom, core.Literal) else nodes.get(atom)
+
+
+def _in_loop(source: Node, aval: Any, loop: Loop | None) -> Node:
+    """Returns a node as a loop's body sees it: the same in all turns, or a slice for each."""
+    loops = source.loops if loop is None else (*source.loops, loop)
+    return Node(aval, source.leaves, loops, source.preserves, source=source)
+
+
+def _results(eqn: Any, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
+    """Returns the nodes of an equation's results.
+
+    What is the same in all turns of a loop is evaluated once, and its derivative is applied to the
+    sum of the turns' cotangents. Not so if that derivative is not linear.
+
+    Args:
+        eqn: the equation.
+        inputs: its operands.
+        around: the loops around it, outermost first.
+    """
+    leaves = frozenset().union(*(node.leaves for node in inputs))
+    linear = not leaves or not around or has_linear_derivative(eqn)
+    together = {loop for node in inputs for loop in node.loops}
+    loops = tuple(loop for loop in around if loop in together) if linear else around
+    made = Evaluation(eqn, tuple(inputs), loops, linear)
+    return [
+        Node(var.aval, leaves, loops, _preserves(eqn, inputs, var.aval), made_by=made, place=i)
+        for i, var in enumerate(eqn.outvars)
+    ]
+
+
+_REARRANGE = (
+    *("reshape", "transpose", "squeeze", "expand_dims", "rev", "neg", "copy", "copy_p"),
+    *("slice", "split", "optimization_barrier"),
+)
+
+
+def _preserves(eqn: Any, inputs: Sequence[Node], aval: Any) -> bool:
+    if len(inputs) != 1 or not inputs[0].preserves or not is_float(aval):
+        return False
+    name = eqn.primitive.name
+    if name == "broadcast_in_dim":
+        return inputs[0].aval.size == aval.size
+    return name in _REARRANGE or name == "convert_element_type"

@@ -1,0 +1,72 @@
+"""Hooks: what a mechanism does to gradients before its rule, and to the release after its noise."""
+
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+import chex
+import jax
+
+from dpjax._record import Record
+from dpjax.gradients import PerExampleGrads
+
+__all__ = ["Hook", "HookContext", "Momentum", "Preconditioner"]
+
+State = TypeVar("State")
+
+
+class HookContext(NamedTuple):
+    """What a hook may know of the step that was just released; public.
+
+    Attributes:
+        batch_size: the expected batch size B.
+        noise_std: the standard deviation of the noise in the released mean gradient.
+    """
+
+    batch_size: float
+    noise_std: jax.Array
+
+
+class Hook(Record, Generic[State]):
+    """Changes per-example gradients before the rule, and the released gradient after the noise.
+
+    Privacy:
+        `before` may use, for example i, that example alone and what was released earlier: the rule
+        then bounds what it made of the gradient, and the event stays that of the mechanism.
+        `after` sees released numbers only, so it is post-processing.
+
+    Attributes:
+        every_example: whether it keeps something for each example, so that every example takes part
+            in every step and no sampling amplifies.
+    """
+
+    role: ClassVar[str] = "hook"
+    every_example: ClassVar[bool] = False
+
+    def init(self, params: chex.ArrayTree) -> State:
+        """Returns the state before the first step."""
+        raise NotImplementedError
+
+    def before(self, grads: PerExampleGrads, state: State) -> tuple[PerExampleGrads, State]:
+        """Returns the gradients that the rule is applied to, and the state."""
+        raise NotImplementedError
+
+    def after(
+        self,
+        update: chex.ArrayTree,
+        state: State,
+        params: chex.ArrayTree | None,
+        context: HookContext,
+    ) -> tuple[chex.ArrayTree, State]:
+        """Returns what becomes of the released mean gradient, and the state."""
+        raise NotImplementedError
+
+
+class Momentum(Hook[State]):
+    """A hook that sums or averages gradients over steps."""
+
+    role: ClassVar[str] = "momentum"
+
+
+class Preconditioner(Hook[State]):
+    """A hook that changes the coordinates in which gradients are clipped and noised."""
+
+    role: ClassVar[str] = "preconditioner"

@@ -1,0 +1,137 @@
+"""Flax NNX: per-example gradients of a model, and an optimizer that takes them."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from dpjax import gradients
+from dpjax.batch_sums import ClippedSum
+from dpjax.gradients import PerExampleGrads
+from dpjax.sampling import Drawn, Packed
+
+__all__ = ["Optimizer", "per_example_grads"]
+
+
+def per_example_grads(
+    loss_fn: Callable[..., Any],
+    engine: str = "auto",
+    chunk: int | None = None,
+    has_aux: bool = False,
+    wrt: nnx.filterlib.Filter = nnx.Param,
+) -> Callable[..., PerExampleGrads]:
+    """Turns the loss of one example into per-example gradients of an NNX model.
+
+    Args:
+        loss_fn: ``loss_fn(model, example) -> scalar`` for ONE example, as for `nnx.grad`. What it
+            changes in the model (counters, sown values) is dropped.
+        engine: as for `dpjax.per_example_grads`.
+        chunk: as for `dpjax.per_example_grads`.
+        has_aux: whether the loss returns ``(loss, aux)``.
+        wrt: the variables that are differentiated, the same as the optimizer's; all others are
+            held.
+
+    Returns:
+        ``grads_of(model, data, drawn, key=None)``, or ``grads_of(model, batch, mask=None,
+        key=None)``, as `dpjax.per_example_grads` returns with parameters in the place of the model.
+        With `key`, the model's random streams (dropout) are seeded anew for every example, from the
+        key and the example's number in the data set.
+
+    Raises:
+        ValueError: if the model keeps batch statistics, or random streams and no key is given.
+
+    Example:
+        >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        >>> loss_fn = lambda model, x: jnp.sum(model(x))
+        >>> grads = per_example_grads(loss_fn)(model, jnp.array([[2.0, 2.0]]))
+        >>> round(float(grads.norms[0]), 4)
+        3.0
+    """
+
+    def grads_of(
+        model: nnx.Module,
+        batch: chex.ArrayTree,
+        drawn: Drawn | Packed | None = None,
+        key: chex.PRNGKey | None = None,
+        *,
+        mask: chex.Array | None = None,
+    ) -> PerExampleGrads:
+        gradients.refuse_batch_stats(model)
+        parts: Any = nnx.split(model, wrt, nnx.RngState, ...)
+        graphdef, own, streams, rest = parts
+        if key is None and jax.tree.leaves(streams):
+            raise ValueError(
+                "key = None with a model that holds random streams (nnx.Rngs): expected a key, "
+                "from which every example gets its own; or drop the streams from the model"
+            )
+
+        def loss(params: Any, example: Any, *keys: jax.Array) -> Any:
+            seeded = _reseeded(streams, keys[0]) if keys else streams
+            return loss_fn(nnx.merge(graphdef, params, seeded, rest), example)
+
+        made = gradients.per_example_grads(loss, engine, chunk, has_aux)
+        return made(nnx.as_pure(own), batch, drawn, key, mask=mask)
+
+    return grads_of
+
+
+class Optimizer(nnx.Optimizer[Any]):
+    """An `nnx.Optimizer` whose `update` also takes per-example gradients and clipped sums.
+
+    Args:
+        model: the model.
+        tx: an optax chain that begins with `dpjax.privatize`.
+        wrt: the variables to update, such as `nnx.Param`.
+
+    Example:
+        >>> import dpjax
+        >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        >>> mechanism = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+        >>> private = dpjax.privatize(mechanism, 1, jax.random.key(0))
+        >>> optimizer = Optimizer(model, optax.chain(private, optax.sgd(0.1)), wrt=nnx.Param)
+        >>> @nnx.jit
+        ... def step(model, optimizer, batch):
+        ...     grads = per_example_grads(lambda model, x: jnp.sum(model(x)))(model, batch)
+        ...     optimizer.update(model, grads)
+        >>> step(model, optimizer, jnp.ones((1, 2)))
+        >>> int(optimizer.step[...])
+        1
+    """
+
+    def update(self, model: Any, grads: Any, /, **kwargs: Any) -> optax.Updates:
+        """Updates the model and the optimizer's state; the arguments are those of `nnx.Optimizer`.
+
+        Args:
+            model: the model, which is changed in place.
+            grads: what `dpjax.nnx.per_example_grads` or `dpjax.clipped_sum` returned; anything else
+                is handed to `nnx.Optimizer`.
+            **kwargs: reach the transformation.
+        """
+        if not isinstance(grads, PerExampleGrads | ClippedSum):
+            return super().update(model, grads, **kwargs)
+        params = nnx.as_pure(nnx.state(model, self.wrt))
+        before = nnx.as_pure(self.opt_state)
+        updates, after = self.tx.update(grads, before, params, **kwargs)
+        nnx.update(model, optax.apply_updates(params, updates))
+        nnx.update(self.opt_state, nnx.state(after))
+        self.step[...] += 1
+        return cast(optax.Updates, updates)
+
+
+def _reseeded(streams: nnx.State[Any, Any], key: jax.Array) -> nnx.State[Any, Any]:
+    """Returns random streams that begin anew: stream number i from the key folded with i."""
+    number = iter(range(len(jax.tree.leaves(streams))))
+
+    def renewed(value: jax.Array) -> jax.Array:
+        own = jax.random.fold_in(key, next(number))
+        if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return jnp.zeros_like(value)  # how often the stream was asked
+        return (
+            own if jnp.issubdtype(own.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(own)
+        )
+
+    return jax.tree.map(renewed, streams)

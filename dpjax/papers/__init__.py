@@ -1,0 +1,34 @@
+"""The five papers' printed numbers, the experiments behind them, and what our runs gave."""
+
+from dpjax.papers.outcome import Outcome, outcome_of
+from dpjax.papers.prerequisites import Findings, GreedySearch, Thresholds, TunedNoise, greedy_search
+from dpjax.papers.printed_numbers import PAPERS, Cell, cell_named, cells, select, tables
+from dpjax.papers.recipe import SEARCH_SEED, SEEDS, Recipe, SeededRun
+from dpjax.papers.recipes import recipe_of
+from dpjax.papers.running import run_all
+from dpjax.papers.store import CurvePoint, RunRecord, Store
+
+__all__ = [
+    "PAPERS",
+    "SEARCH_SEED",
+    "SEEDS",
+    "Cell",
+    "CurvePoint",
+    "Findings",
+    "GreedySearch",
+    "Outcome",
+    "Recipe",
+    "RunRecord",
+    "SeededRun",
+    "Store",
+    "Thresholds",
+    "TunedNoise",
+    "cell_named",
+    "cells",
+    "greedy_search",
+    "outcome_of",
+    "recipe_of",
+    "run_all",
+    "select",
+    "tables",
+]

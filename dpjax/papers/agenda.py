@@ -1,0 +1,92 @@
+"""The runs that some cells still need: prerequisites, searches, then results by seed."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dpjax.data import data_directory, source_of
+from dpjax.papers import Cell, SeededRun, Store, recipe_of
+from dpjax.papers.prerequisites import Prerequisite
+from dpjax.papers.recipe import Recipe
+
+__all__ = ["Agenda", "agenda_of", "why_not_here"]
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """What is still to be run.
+
+    Attributes:
+        prerequisites: what experiments wait for.
+        searches: runs that choose among candidates.
+        results: runs behind the numbers, ordered by seed; cells whose search is unfinished have
+            none yet.
+        undecided: how many results wait for a prerequisite or a choice.
+        refused: the cells that cannot be run here, with the reason.
+    """
+
+    prerequisites: tuple[Prerequisite, ...]
+    searches: tuple[SeededRun, ...]
+    results: tuple[SeededRun, ...]
+    undecided: int
+    refused: tuple[tuple[Cell, str], ...]
+
+    @property
+    def obstacles(self) -> Counter[str]:
+        """How many cells each reason keeps from being run."""
+        return Counter(why for _, why in self.refused)
+
+
+def agenda_of(
+    cells: Iterable[Cell], store: Store, seeds: int, data_dir: str | None = None
+) -> Agenda:
+    """Returns the runs that cells need and the store does not have.
+
+    Args:
+        cells: the cells.
+        store: the finished runs.
+        seeds: the number of seeds of each result.
+        data_dir: the folder of the data sets.
+    """
+    recipes = [(cell, recipe_of(cell, store.findings)) for cell in cells]
+    reasons = [(cell, why_not_here(recipe, data_dir)) for cell, recipe in recipes]
+    able = [recipe for (_, recipe), (_, why) in zip(recipes, reasons, strict=True) if not why]
+    questions = {q.key: q for recipe in able if (q := recipe.waits_for) is not None}
+    results, undecided = [], 0
+    for recipe in able:
+        choice = store.choice(recipe)
+        if choice is None or recipe.waits_for is not None:
+            undecided += seeds
+        else:
+            results += recipe.results(choice, seeds)
+        results += recipe.sound_results(seeds)
+    return Agenda(
+        tuple(questions.values()),
+        _new([run for recipe in able for run in recipe.candidates()], store),
+        _new(sorted(results, key=lambda run: run.seed), store),
+        undecided,
+        tuple((cell, why) for cell, why in reasons if why),
+    )
+
+
+def _new(runs: Sequence[SeededRun], store: Store) -> tuple[SeededRun, ...]:
+    return tuple({run.key: run for run in runs if run.key not in store.records}.values())
+
+
+def why_not_here(recipe: Recipe, data_dir: str | None = None) -> str:
+    """Returns why a recipe cannot be run on this machine; empty if it can.
+
+    Args:
+        recipe: the recipe.
+        data_dir: the folder of the data sets, as `dpjax.data.load` takes it.
+    """
+    if recipe.experiment is None:
+        return recipe.obstacle
+    reasons = []
+    if recipe.needs and recipe.experiment.model.weights is None:
+        reasons.append(f"needs {recipe.needs}")
+    name = recipe.experiment.data.name
+    folder = source_of(name).folder
+    if folder is not None and not (data_directory(data_dir) / folder).exists():
+        reasons.append(f"{name}: no files at hand")
+    return "; ".join(reasons)

@@ -1,0 +1,133 @@
+"""A printed number beside what the stored runs gave: its accuracy, and its thresholds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax.papers.printed_numbers import Cell
+from dpjax.papers.recipe import SEEDS, Override, Recipe
+from dpjax.papers.recipes import recipe_of
+from dpjax.papers.recipes.lin import search_for
+from dpjax.papers.store import RunRecord, Store
+
+__all__ = ["Outcome", "ThresholdCurve", "greedy_curve", "outcome_of", "threshold_curves"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Our result for a cell.
+
+    Attributes:
+        cell: the printed number.
+        recipe: how it is reproduced.
+        choice: the best candidate; None while the search is unfinished.
+        records: the runs behind our number, one per seed.
+        sound: for a method without a guarantee, the runs of its sound version.
+        searched: the runs of the search, in the order of the recipe's grid.
+    """
+
+    cell: Cell
+    recipe: Recipe
+    choice: Override | None
+    records: tuple[RunRecord, ...]
+    sound: tuple[RunRecord, ...]
+    searched: tuple[RunRecord, ...]
+
+    @cached_property
+    def mean(self) -> float | None:
+        """Our number: the mean over the seeds, in percent; None without a run."""
+        return _mean(self.records)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over the seeds, of a sample; None for fewer than two."""
+        if len(self.records) < 2:
+            return None
+        return float(np.std([100 * record.accuracy for record in self.records], ddof=1))
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus printed, in points."""
+        return None if self.mean is None else self.mean - self.cell.accuracy
+
+    @property
+    def sound_mean(self) -> float | None:
+        """The sound method's number, in percent."""
+        return _mean(self.sound)
+
+    @property
+    def within(self) -> bool:
+        """Whether ours is at most one point from the printed mean."""
+        return self.difference is not None and abs(self.difference) <= 1.0
+
+
+def outcome_of(cell: Cell, store: Store, seeds: int = SEEDS) -> Outcome:
+    """Returns our result for a cell from the stored runs; trains nothing.
+
+    Args:
+        cell: the printed number.
+        store: the runs.
+        seeds: the largest number of seeds to count.
+    """
+    recipe = recipe_of(cell, store.findings)
+    choice = store.choice(recipe)
+    results = [] if choice is None else recipe.results(choice, seeds)
+    return Outcome(
+        cell,
+        recipe,
+        choice,
+        tuple(store.done(results)),
+        tuple(store.done(recipe.sound_results(seeds))),
+        tuple(store.done(recipe.candidates())),
+    )
+
+
+def _mean(records: tuple[RunRecord, ...]) -> float | None:
+    if not records:
+        return None
+    return float(np.mean([100 * record.accuracy for record in records]))
+
+
+class ThresholdCurve(NamedTuple):
+    """C_t of one method.
+
+    Attributes:
+        method: as printed.
+        epochs: when it was evaluated.
+        thresholds: (seeds, evaluations).
+    """
+
+    method: str
+    epochs: np.ndarray
+    thresholds: np.ndarray
+
+
+def threshold_curves(cells: Iterable[Cell], store: Store) -> dict[str, ThresholdCurve | None]:
+    """Returns the curve of every cell by its method; None for a cell without a finished run.
+
+    Args:
+        cells: cells of different methods.
+        store: the finished runs; all their seeds count.
+    """
+    return {cell.method: _curve(cell, store) for cell in cells}
+
+
+def greedy_curve(cell: Cell, store: Store) -> ThresholdCurve | None:
+    """Returns what the greedy search on public data found for a cell of Lin et al.'s; or None."""
+    found = store.findings.thresholds.get(search_for(cell).key)
+    if found is None:
+        return None
+    epochs = np.arange(1, len(found.thresholds) + 1, dtype=float)
+    return ThresholdCurve("Greedy", epochs, np.asarray([found.thresholds], float))
+
+
+def _curve(cell: Cell, store: Store) -> ThresholdCurve | None:
+    curves = [store.curves[record.key] for record in outcome_of(cell, store).records]
+    values = [[point.threshold for point in curve] for curve in curves]
+    if not curves or any(value is None for row in values for value in row):
+        return None
+    epochs = np.asarray([point.epoch for point in curves[0]], float)
+    return ThresholdCurve(cell.method, epochs, np.asarray(values, float))

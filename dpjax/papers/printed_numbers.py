@@ -1,0 +1,180 @@
+"""The papers' printed results: one cell for each number in their tables."""
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from dpjax import _checks
+from dpjax.data import source_of
+
+__all__ = ["PAPERS", "Cell", "cell_named", "cells", "select", "tables", "training_size"]
+
+PAPERS = {
+    "DC-SGD": "dc-sgd",
+    "Lin": "lin",
+    "AutoDP": "auto-dp",
+    "PSASC": "psasc",
+    "AutoClip": "auto-clip",
+}
+"""The papers: their names in printed.csv, and their names in commands."""
+
+_AG_NEWS_SUBSET = 38_659  # the paper's; the data set's own files do not say
+_DATA = {"MNLI-m/mm": "mnli", "CelebA[Male]": "celeba_male", "CelebA[Smiling]": "celeba_smiling"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One printed number.
+
+    Attributes:
+        paper: the paper's short name.
+        table: its number in the paper.
+        dataset: the data set as printed.
+        model: the network as printed.
+        optimizer: the optimizer as printed.
+        epsilon: the printed budget; infinity without privacy.
+        delta: the printed delta; None where the table has none.
+        method: the method as printed.
+        accuracy: the printed score, in percent mostly.
+        std: the printed spread; None where there is none.
+        tuning_cost: "none", or the accountant that pays for tuning: "LT" or "RDP".
+        sigma0: the printed first noise multiplier; None where there is none.
+        note: what else the table says of the row.
+    """
+
+    paper: str
+    table: str
+    dataset: str
+    model: str
+    optimizer: str
+    epsilon: float
+    delta: float | None
+    method: str
+    accuracy: float
+    std: float | None
+    tuning_cost: str
+    sigma0: float | None
+    note: str
+
+    @property
+    def table_name(self) -> str:
+        """The table in commands, as "dc-sgd/IV"."""
+        return f"{PAPERS[self.paper]}/{self.table}"
+
+    @property
+    def name(self) -> str:
+        """The cell in commands, as "dc-sgd/IV/mnist/cnn/2/dp-sgd"."""
+        sigma = [] if self.sigma0 is None else [f"sigma{self.sigma0:g}"]
+        metric = [self.note] if self.metric != "accuracy" else []
+        parts = [self.dataset, self.model, f"{self.epsilon:g}", *sigma, self.method, *metric]
+        return "/".join([self.table_name, *map(_slug, parts)])
+
+    @property
+    def data(self) -> str:
+        """The data set's name in `dpjax.data`, or what it would be called there."""
+        plain = re.sub(r"\W+", "_", self.dataset.lower()).strip("_")
+        return _DATA.get(self.dataset, "cifar10" if plain == "cifar_10" else plain)
+
+    @property
+    def metric(self) -> str:
+        """What is measured: accuracy, except for generated text."""
+        return self.note if self.note in ("BLEU", "ROUGE-L") else "accuracy"
+
+
+@cache
+def cells() -> tuple[Cell, ...]:
+    """Returns all cells, in the order of the file.
+
+    >>> cells()[0].name
+    'dc-sgd/II/mnist/cnn/2/dp-sgd'
+    """
+    text = files("dpjax.papers").joinpath("printed.csv").read_text(encoding="utf-8")
+    return tuple(_cell(row) for row in csv.DictReader(text.splitlines()))
+
+
+def tables() -> dict[str, list[Cell]]:
+    """Returns the cells of each table, by the table's name."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells():
+        found.setdefault(cell.table_name, []).append(cell)
+    return found
+
+
+def cell_named(name: str) -> Cell:
+    """Returns a cell by its name. Raises ValueError with the nearest name if there is none."""
+    known = {cell.name: cell for cell in cells()}
+    if name not in known:
+        raise ValueError(f"cell = {name!r}: {_checks.nearest(name, known)}")
+    return known[name]
+
+
+def select(table: str, rows: Sequence[str] = ()) -> list[Cell]:
+    """Returns the cells of a table whose names have all of the given parts.
+
+    Args:
+        table: the table's name, as "dc-sgd/IV".
+        rows: parts of names between slashes, such as "mnist" or "2"; parts joined by commas are
+            alternatives.
+
+    >>> [cell.method for cell in select("dc-sgd/IV", ["mnist", "2", "dp-sgd,du"])]
+    ['DP-SGD', 'Du']
+    """
+    known = tables()
+    if table not in known:
+        raise ValueError(f"table = {table!r}: {_checks.nearest(table, known)}")
+    chosen = known[table]
+    for row in rows:
+        wanted = set(row.split(","))
+        parts = {part for cell in known[table] for part in _parts(cell)}
+        for part in sorted(wanted - parts):
+            raise ValueError(f"rows = {part!r}: {_checks.nearest(part, parts)}")
+        chosen = [cell for cell in chosen if wanted & _parts(cell)]
+    return chosen
+
+
+def training_size(data: str) -> int:
+    """Returns how many training examples a data set of the papers has, without reading its files.
+
+    >>> training_size("qnli")
+    104743
+    """
+    if data == "ag_news_subset":
+        return _AG_NEWS_SUBSET
+    size = source_of(data).examples[0]
+    if size is None:
+        raise ValueError(f"data = {data!r}: expected a data set of known size")
+    return size
+
+
+def _parts(cell: Cell) -> set[str]:
+    return set(cell.name.removeprefix(cell.table_name + "/").split("/"))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.*=]+", "-", text.lower()).strip("-")
+
+
+def _cell(row: dict[str, str]) -> Cell:
+    return Cell(
+        row["paper"],
+        row["table"],
+        row["dataset"],
+        row["model"],
+        row["optimizer"],
+        math.inf if row["epsilon"] == "inf" else float(row["epsilon"]),
+        _number(row["delta"]),
+        row["method"],
+        float(row["accuracy"].split("/")[0]),  # of MNLI's two test sets, the matched one
+        _number(row["std"]),
+        row["tuning_cost"],
+        _number(row["sigma0"]),
+        row["note"],
+    )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

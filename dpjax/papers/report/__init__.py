@@ -1,0 +1,5 @@
+"""The report in Markdown, part by part."""
+
+from dpjax.papers.report.page import report
+
+__all__ = ["report"]

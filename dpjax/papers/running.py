@@ -1,0 +1,117 @@
+"""Runs on all cores: each core one process, each process one run after another."""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from dpjax import data
+from dpjax.papers.recipe import SeededRun
+from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
+from dpjax.train import train
+from dpjax.train.identity import Environment
+
+__all__ = ["run_all"]
+
+_BYTES_PER_RUN = 2 * 2**30  # a small network with its data and its compiled program
+_loaded: dict[str, data.Dataset] = {}
+
+
+def run_all(
+    runs: Sequence[SeededRun],
+    store: Store,
+    data_dir: str | None = None,
+    workers: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Trains the runs that the store does not have; interrupted ones resume.
+
+    Args:
+        runs: the runs, the important ones first.
+        store: where the results are written.
+        data_dir: as `dpjax.data.load` takes it.
+        workers: how many at once; None for as many as there are cores, and memory for them.
+        say: called with a line for each run that ends.
+    """
+    different = {run.key: run for run in runs}
+    todo = [run for key, run in different.items() if key not in store.records]
+    if not todo:
+        return
+    count = min(workers or _workers(), len(todo))
+    context = multiprocessing.get_context("spawn")  # a forked JAX hangs
+    cores = context.Queue()
+    for core in range(count):
+        cores.put(core)
+    begun = time.monotonic()
+    with ProcessPoolExecutor(count, context, _take_core, (cores, count)) as pool:
+        waiting = {pool.submit(_trained, run, store.path, data_dir): run for run in todo}
+        try:
+            _collect(waiting, store, begun, say)
+        except BaseException:
+            # Do not wait for running trainings: they resume from their last checkpoint next time.
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _collect(
+    waiting: dict["Future[tuple[RunRecord, list[CurvePoint]]]", SeededRun],
+    store: Store,
+    begun: float,
+    say: Callable[[str], None],
+) -> None:
+    total, failed = len(waiting), []
+    pending = set(waiting)
+    while pending:
+        ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+        for future in ended:
+            run = waiting[future]
+            error = future.exception()
+            if error is not None:
+                failed.append(f"{run.key}: {error}")
+                say(f"{run.experiment.method['name']}, seed {run.seed}: {error}")
+                continue
+            record, points = future.result()
+            store.add(run, record, points)
+            store.discard_work(run)
+            done = total - len(pending) - len(failed)
+            left = (time.monotonic() - begun) / max(done, 1) * len(pending) / 60
+            say(
+                f"{done}/{total}  {record.data} {record.method} seed {record.seed}: "
+                f"{record.accuracy:.2%} in {record.seconds:.0f} s; about {left:.0f} min left"
+            )
+    if failed:
+        raise ValueError(f"{len(failed)} of {total} runs failed; the first: {failed[0]}")
+
+
+def _workers() -> int:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // _BYTES_PER_RUN))
+
+
+def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
+    """Pins this process to a core: two runs side by side are faster than one on both cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this one
+    core = cores.get()
+    if count > 1:
+        own = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {own[core % len(own)]})
+
+
+def _trained(
+    run: SeededRun, path: Path, data_dir: str | None
+) -> tuple[RunRecord, list[CurvePoint]]:
+    name = run.experiment.data.name
+    if name not in _loaded:
+        _loaded.clear()  # one data set at a time
+        _loaded[name] = data.load(name, data_dir)
+    store = Store(path)
+    folder = store.work(run)
+    if folder.exists and folder.identity().environment != Environment.current():
+        store.discard_work(run)  # begun under other versions, so it cannot be resumed
+    begun = time.monotonic()
+    result = train(run.seeded, _loaded[name], folder.path, resume=folder.exists)[0]
+    return recorded(run, result.folder, time.monotonic() - begun)

@@ -1,1 +1,0 @@
-"""The papers' tables as experiments, one file for each paper."""

@@ -1,0 +1,48 @@
+"""Suspicions: runs that change one setting of a cell, and what the report says of them."""
+
+import pytest
+
+from dpjax.papers import RunRecord, Store, cell_named, recipe_of
+from dpjax.papers.report.result_tables import explained_differences
+from dpjax.papers.suspected_settings import SUSPECTED_SETTINGS, SuspectedSetting
+
+AUTO_CLIP = "dc-sgd/VIII/mnist/cnn/2/autoclip"
+
+
+def record(run, accuracy):
+    name, method = run.key.rpartition("-")[0], run.experiment.method["name"]
+    numbers = (0.84, 2344, 256, 1 / 60_000, 2.0, 2.0, 1.6, accuracy, 1.0, 90.0, "dice")
+    return RunRecord(name, run.seed, "mnist", "small_cnn", method, *numbers)
+
+
+def test_every_suspicion_changes_something_of_a_cell_that_is_printed():
+    for explanation in SUSPECTED_SETTINGS:
+        experiment = recipe_of(cell_named(explanation.cell)).experiment
+        assert experiment.with_values(explanation.values).identity != experiment.identity
+        assert explanation.suspicion
+
+
+def test_a_run_waits_for_the_cells_own_choice(tmp_path):
+    searched = SuspectedSetting("dc-sgd/IV/mnist/cnn/2/dp-sgd", {"model.start": "lecun"}, "-")
+    assert searched.run(Store(tmp_path)) is None  # its grid has not been searched
+    without_search = SuspectedSetting(AUTO_CLIP, {"model.start": "lecun"}, "-")
+    run = without_search.run(Store(tmp_path))
+    assert run.experiment.model.options["start"] == "lecun"
+    assert run.seed == 1
+
+
+def test_the_report_says_how_much_went_away(tmp_path):
+    store, explanation = Store(tmp_path), next(e for e in SUSPECTED_SETTINGS if e.cell == AUTO_CLIP)
+    assert explained_differences(store) == ""
+    own = recipe_of(cell_named(AUTO_CLIP)).results({}, 1)[0]
+    changed = explanation.run(store)
+    store.add(own, record(own, 0.9483), [])
+    store.add(changed, record(changed, 0.9603), [])
+    assert explanation.accuracy(store) == pytest.approx(96.03)
+    # Printed 96.83: 2.00 points below before, 0.80 after.
+    assert "| +1.20 of 2.00 |" in explained_differences(store)
+
+
+def test_what_people_wrote_is_kept(tmp_path):
+    (tmp_path / "differences.md").write_text("Because.\n")
+    assert explained_differences(Store(tmp_path)).endswith("Because.")
