@@ -179,8 +179,7 @@ class TestOneRun:
     def test_a_folder_that_holds_a_run_is_refused(self, capsys, seeded, no_training):
         sentence = refused(capsys, [*NOISY, "--out", str(seeded[0])])
         assert (
-            sentence
-            == f"{seeded[0]} holds a run: expected --resume to resume it, or another --out"
+            sentence == f"{seeded[0]} holds a run: expected --resume to resume it, or another --out"
         )
         more = refused(capsys, [*NOISY, "--seeds", "2", "--out", str(seeded[0])])
         assert "holds one run" in more
