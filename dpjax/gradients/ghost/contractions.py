@@ -14,7 +14,7 @@ differentiated as it is, by its own equation.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.ghost.trace import Meeting, Node
 from dpjax.gradients.jaxprs import evaluate, is_differentiable, is_float
 from dpjax.gradients.norms import settled
+from dpjax.gradients.platforms import Platform
 from dpjax.twofloat import accumulation_dtype
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "is_lookup",
     "lookup_axis",
     "lookup_sizes",
+    "precision_of",
     "sites_of",
     "weighted_site_sum",
     "wide",
@@ -45,7 +47,9 @@ _FORMULAS = (
     *("concatenate", "select_n", "pad", "dynamic_slice", "dynamic_update_slice"),
 )
 
-_HIGHEST = jax.lax.Precision.HIGHEST
+_DEFAULT, _HIGHEST = jax.lax.Precision.DEFAULT, jax.lax.Precision.HIGHEST
+# The precisions of an equation at which matrix units may round their factors.
+_COARSE = (None, _DEFAULT, (_DEFAULT, _DEFAULT))
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,15 @@ class Site:
         a, b = of(wide(operand), wide(cotangent))
         return self.merged(a, self.layouts[0]), self.merged(b, self.layouts[1])
 
+    def arithmetic(self, platform: Platform) -> Platform:
+        """Returns the platform, with float32 factors where the equation asks for precision."""
+        asked = self.meeting.eqn.params["precision"]
+        return replace(platform, bits=None) if asked not in _COARSE else platform
+
+    def rounded(self, platform: Platform, given: Given) -> Given:
+        """Returns a contraction's operands as its norm and its weighted sum both take them."""
+        return jax.tree.map(lambda x: self.arithmetic(platform).rounded(wide(x)), given)
+
     @property
     def layouts(self) -> tuple[str, str]:
         """The axes of both factors: g blocks, t positions, k entries of the data, c of the rest."""
@@ -144,17 +157,19 @@ class Site:
             shape.append(math.prod(factor.shape[axis] for axis in mine))
         return jnp.transpose(factor, order).reshape(shape)
 
-    def gradient(self, given: Given, values: Sequence[Any]) -> jax.Array:
+    def gradient(self, platform: Platform, given: Given, values: Sequence[Any]) -> jax.Array:
         """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
 
         Args:
+            platform: where it runs.
             given: what the pass left for this example.
             values: of the meeting's nodes, over all turns of their loops.
         """
         if self.product is None:
             return self._pulled_back(given, values)
         a, b = self.factors(given)
-        return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b))
+        precision = precision_of(self.arithmetic(platform))
+        return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b, precision))
 
     def assembled(self, blocks: jax.Array) -> jax.Array:
         """Returns the gradient (G, K, C) of a contraction in the shape of the node."""
@@ -206,39 +221,61 @@ def wide(x: jax.Array) -> jax.Array:
     return settled(x).astype(accumulation_dtype(x)) if is_differentiable(x) else x
 
 
-def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Returns a product for each block, exactly enough for a bound to hold; `how` as in einsum.
+def precision_of(platform: Platform) -> jax.lax.Precision:
+    """Returns the precision of products: the matrix units' own where factors are rounded to it."""
+    return _HIGHEST if platform.bits is None else _DEFAULT
+
+
+def blocks_product(how: str, a: jax.Array, b: jax.Array, precision: jax.lax.Precision) -> jax.Array:
+    """Returns a product for each block; `how` as in einsum.
 
     One block alone is a plain product of matrices, which CPUs are faster at than a batch of one.
     """
     if a.shape[0] > 1:
-        return jnp.einsum(how, a, b, precision=_HIGHEST)
-    return jnp.einsum(how.replace("g", ""), a[0], b[0], precision=_HIGHEST)[None]
+        return jnp.einsum(how, a, b, precision=precision)
+    return jnp.einsum(how.replace("g", ""), a[0], b[0], precision=precision)[None]
 
 
-def weighted_site_sum(site: Site, given: Given, weights: jax.Array) -> jax.Array:
+def weighted_site_sum(
+    platform: Platform, site: Site, given: Given, weights: jax.Array
+) -> jax.Array:
     """Returns ``sum_i w_i g_i`` by a site's node, in the shape of the node.
 
+    Where factors are rounded, the weighted cotangent does not fit into one: it is taken as the sum
+    of two, which leave out at most ``2^-2bits`` of each entry, and the sum is that of two products.
+
     Args:
+        platform: where it runs.
         site: a contraction, or a lookup of rows.
         given: what the pass left for all examples.
         weights: (N,).
     """
-    cotangent = wide(given.cotangents[0])
+    own = site.arithmetic(platform) if site.product is not None else replace(platform, bits=None)
+    cotangent = own.rounded(wide(given.cotangents[0]))
     weighted = cotangent * weights.astype(cotangent.dtype).reshape(
         (-1,) + (1,) * (cotangent.ndim - 1)
     )
-    given = Given(tuple(wide(x) for x in given.kept), (weighted,))
-    if site.meeting.name == "dot_general":
-        a, b = jax.vmap(site.factors)(given)
-        return site.assembled(jnp.einsum(f"n{site.layouts[0]},ngtc->gkc", a, b, precision=_HIGHEST))
-    return _transposed(site, given, cotangent.dtype)
+    kept = tuple(own.rounded(wide(x)) if is_float(x) else x for x in given.kept)
+    parts = [weighted]
+    if own.bits is not None and weighted.dtype == jnp.float32:
+        high = own.rounded(weighted)
+        parts = [high, own.rounded(weighted - high)]
+    precision = precision_of(own)
+
+    def summed(part: jax.Array) -> jax.Array:
+        if site.meeting.name != "dot_general":
+            return _transposed(site, Given(kept, (part,)), cotangent.dtype, precision)
+        a, b = jax.vmap(site.factors)(Given(kept, (part,)))
+        how = f"n{site.layouts[0]},ngtc->gkc"
+        return site.assembled(jnp.einsum(how, a, b, precision=precision))
+
+    return sum(map(summed, parts[1:]), start=summed(parts[0]))
 
 
-def _transposed(site: Site, given: Given, dtype: Any) -> jax.Array:
+def _transposed(site: Site, given: Given, dtype: Any, precision: jax.lax.Precision) -> jax.Array:
     """Returns the gradient of the batched equation by the operand that all examples share."""
     meeting = site.meeting
-    exact = {"precision": (_HIGHEST, _HIGHEST), "preferred_element_type": jnp.dtype(dtype)}
+    exact = {"precision": (precision, precision), "preferred_element_type": jnp.dtype(dtype)}
     exact = {name: value for name, value in exact.items() if name in meeting.eqn.params}
 
     def one(value: jax.Array, kept: Any) -> jax.Array:
@@ -254,9 +291,7 @@ def _transposed(site: Site, given: Given, dtype: Any) -> jax.Array:
         shared = varying(jnp.zeros(site.node.shape, dtype), varying_zero(given))
         return jax.vjp(lambda value: batched(value, given.kept), shared)[1](given.cotangents[0])[0]
 
-    if jax.default_backend() == "cpu":
-        pulled = channels_last_convolutions(pulled)
-    return pulled(given)
+    return channels_last_convolutions(pulled)(given)
 
 
 def is_lookup(meeting: Meeting) -> bool:
