@@ -12,9 +12,11 @@ rows is a lookup, whose gradient has as many rows as there are positions. Anythi
 differentiated as it is, by its own equation.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -49,6 +51,7 @@ _FORMULAS = (
 
 _DEFAULT, _HIGHEST = jax.lax.Precision.DEFAULT, jax.lax.Precision.HIGHEST
 # The precisions of an equation at which matrix units may round their factors.
+_FEW_CHANNELS = 8
 _COARSE = (None, _DEFAULT, (_DEFAULT, _DEFAULT))
 
 
@@ -71,7 +74,8 @@ class _Contraction:
     """How one meeting is a contraction, in one turn of its loops.
 
     Attributes:
-        factors: from the data operand and the cotangent to the data's and the cotangent's factor.
+        factors: from the data operand and the cotangent to the data's and the cotangent's factor,
+            on a platform.
         layout: of the data's factor, "gtk" or "gkt", whichever it is copied in faster; that of the
             cotangent is "gtc".
         assembled: from the gradient (G, K, C) to the parameter's shape.
@@ -79,7 +83,7 @@ class _Contraction:
         copies: how often a number of the data appears in the first factor.
     """
 
-    factors: Callable[[jax.Array, jax.Array], _Factors]
+    factors: Callable[[Platform, jax.Array, jax.Array], _Factors]
     layout: str
     assembled: Callable[[jax.Array], jax.Array]
     sizes: tuple[int, int, int, int]
@@ -119,11 +123,11 @@ class Site:
                 t *= loop.length
         return g, t, k, c
 
-    def factors(self, given: Given) -> tuple[jax.Array, jax.Array]:
+    def factors(self, platform: Platform, given: Given) -> tuple[jax.Array, jax.Array]:
         """Returns both factors of one example in a dtype for sums; see `layouts`."""
         assert self.product is not None
         (operand,), (cotangent,) = given.kept, given.cotangents
-        of = self.product.factors
+        of: Any = partial(self.product.factors, platform)
         for _ in self.meeting.loops:
             of = jax.vmap(of)
         a, b = of(wide(operand), wide(cotangent))
@@ -167,7 +171,10 @@ class Site:
         """
         if self.product is None:
             return self._pulled_back(given, values)
-        a, b = self.factors(given)
+        if platform.name == "gpu" and self.meeting.name == "conv_general_dilated":
+            # As a convolution in groups, without windows; it does not depend on the kernel.
+            return self._pulled_back(given, [jnp.zeros(self.node.shape, self.node.aval.dtype)])
+        a, b = self.factors(platform, given)
         precision = precision_of(self.arithmetic(platform))
         return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b, precision))
 
@@ -241,8 +248,9 @@ def weighted_site_sum(
 ) -> jax.Array:
     """Returns ``sum_i w_i g_i`` by a site's node, in the shape of the node.
 
-    Where factors are rounded, the weighted cotangent does not fit into one: it is taken as the sum
-    of two, which leave out at most ``2^-2bits`` of each entry, and the sum is that of two products.
+    The smaller factor is weighted. Where factors are rounded it does not fit into one: it is taken
+    as the sum of two, which leave out at most ``2^-2bits`` of each entry, and the sum is that of
+    two products.
 
     Args:
         platform: where it runs.
@@ -250,12 +258,15 @@ def weighted_site_sum(
         given: what the pass left for all examples.
         weights: (N,).
     """
-    own = site.arithmetic(platform) if site.product is not None else replace(platform, bits=None)
+    if site.product is None:
+        own, kept = replace(platform, bits=None), given.kept
+    else:
+        own = site.arithmetic(platform)
+        kept = tuple(own.rounded(wide(x)) for x in given.kept)
     cotangent = own.rounded(wide(given.cotangents[0]))
-    weighted = cotangent * weights.astype(cotangent.dtype).reshape(
-        (-1,) + (1,) * (cotangent.ndim - 1)
-    )
-    kept = tuple(own.rounded(wide(x)) if is_float(x) else x for x in given.kept)
+    of_data = site.product is not None and kept[0].size < cotangent.size
+    smaller = kept[0] if of_data else cotangent
+    weighted = smaller * weights.astype(smaller.dtype).reshape((-1,) + (1,) * (smaller.ndim - 1))
     parts = [weighted]
     if own.bits is not None and weighted.dtype == jnp.float32:
         high = own.rounded(weighted)
@@ -263,9 +274,10 @@ def weighted_site_sum(
     precision = precision_of(own)
 
     def summed(part: jax.Array) -> jax.Array:
+        both = Given((part,), (cotangent,)) if of_data else Given(kept, (part,))
         if site.meeting.name != "dot_general":
-            return _transposed(site, Given(kept, (part,)), cotangent.dtype, precision)
-        a, b = jax.vmap(site.factors)(Given(kept, (part,)))
+            return _transposed(site, both, cotangent.dtype, precision)
+        a, b = jax.vmap(partial(site.factors, platform))(both)
         how = f"n{site.layouts[0]},ngtc->gkc"
         return site.assembled(jnp.einsum(how, a, b, precision=precision))
 
@@ -354,7 +366,8 @@ def _dot(eqn: Any, position: int) -> _Contraction:
     g, t, k, c = sizes
     order = (*batched[own], *contracted[own], *free)
 
-    def factors(operand: jax.Array, cotangent: jax.Array) -> _Factors:
+    def factors(platform: Platform, operand: jax.Array, cotangent: jax.Array) -> _Factors:
+        del platform
         axes = (*batched[other], *positions, *contracted[other])
         a = jnp.transpose(operand, axes).reshape(g, t, k)
         if own == 1:
@@ -407,9 +420,48 @@ def _conv(eqn: Any) -> _Contraction | None:
         x = x.reshape(math.prod(offsets), groups, per_group, t)
         return jnp.swapaxes(x, 0, 1).reshape(groups, k, t)
 
-    def factors(operand: jax.Array, cotangent: jax.Array) -> _Factors:
+    def beside(operand: jax.Array) -> jax.Array:
+        """Returns the same, from slices laid side by side behind the channels."""
+        x = jnp.transpose(operand, (batch, *space, features))
+        x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+        slices = []
+        for offset in itertools.product(*map(range, offsets)):
+            begin = [
+                i * dilation for i, dilation in zip(offset, parameters["rhs_dilation"], strict=True)
+            ]
+            strides = parameters["window_strides"]
+            end = [
+                i + (n - 1) * stride + 1 for i, n, stride in zip(begin, rows, strides, strict=True)
+            ]
+            slices.append(
+                jax.lax.slice(
+                    x,
+                    (0, *begin, 0),
+                    (image[batch], *end, image[features]),
+                    (1, *strides, 1),
+                )
+            )
+        x = jnp.concatenate(slices, axis=-1).reshape(t, len(slices), groups, per_group)
+        return jnp.transpose(x, (2, 1, 3, 0)).reshape(groups, k, t)
+
+    def patches(operand: jax.Array) -> jax.Array:
+        """Returns the same, by a convolution with a kernel of zeros and ones."""
+        names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+        x = jax.lax.conv_general_dilated_patches(
+            jnp.transpose(operand, (batch, *space, features)),
+            offsets,
+            dimension_numbers=_channels_last(len(space)),
+            **{name: parameters[name] for name in names},
+        )
+        x = x.reshape(t, groups, per_group, math.prod(offsets))
+        return jnp.transpose(x, (1, 3, 2, 0)).reshape(groups, k, t)
+
+    def factors(platform: Platform, operand: jax.Array, cotangent: jax.Array) -> _Factors:
         b = jnp.transpose(cotangent, (out[0], *out[2:], out[1])).reshape(t, groups, channels)
-        return windows(operand), jnp.swapaxes(b, 0, 1)
+        of = windows if platform.serial or t == 0 else beside
+        if of is beside and image[features] < _FEW_CHANNELS and platform.bits is not None:
+            of = patches
+        return of(operand), jnp.swapaxes(b, 0, 1)
 
     def assembled(gradient: jax.Array) -> jax.Array:
         blocks = gradient.reshape(groups, *offsets, per_group, channels)
@@ -421,6 +473,12 @@ def _conv(eqn: Any) -> _Contraction | None:
 
     copies = t * k * groups / max(1, math.prod(image))
     return _Contraction(factors, "gkt", assembled, (groups, t, k, channels), copies)
+
+
+def _channels_last(dimensions: int) -> jax.lax.ConvDimensionNumbers:
+    last, inner = dimensions + 1, tuple(range(1, dimensions + 1))
+    kernel = (last, dimensions, *range(dimensions))
+    return jax.lax.ConvDimensionNumbers((0, last, *inner), kernel, (0, last, *inner))
 
 
 def _without(rank: int, *taken: int) -> Sequence[int]:

@@ -57,7 +57,7 @@ class Square(NamedTuple):
 def gram_square(platform: Platform, site: Site, given: Given) -> Square:
     """Returns the squared norm of one example's gradient by a contraction, from inner products."""
     own = site.arithmetic(platform)
-    a, b = site.factors(site.rounded(platform, given))
+    a, b = site.factors(platform, site.rounded(platform, given))
     positions = site.sizes[1]
     if positions == 1:  # |a|^2 |b|^2
         squares = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
@@ -90,7 +90,7 @@ def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
     That is ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, the latter with factors of p bits: the sum is
     not taken from the gradient that was formed.
     """
-    factors = site.factors(site.rounded(platform, given))
+    factors = site.factors(platform, site.rounded(platform, given))
     powers = [power_of_two(jnp.max(jnp.abs(x), initial=0.0)) for x in factors]
     a, b = (x * scale for x, (scale, _) in zip(factors, powers, strict=True))
     entries = site.layouts[0].index("k")
