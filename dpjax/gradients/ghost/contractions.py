@@ -173,7 +173,8 @@ class Site:
             return self._pulled_back(given, values)
         if platform.name == "gpu" and self.meeting.name == "conv_general_dilated":
             # As a convolution in groups, without windows; it does not depend on the kernel.
-            return self._pulled_back(given, [jnp.zeros(self.node.shape, self.node.aval.dtype)])
+            kernel = jnp.zeros(self.node.shape, self.node.aval.dtype)
+            return self._pulled_back(given, [varying(kernel, varying_zero(given))])
         a, b = self.factors(platform, given)
         precision = precision_of(self.arithmetic(platform))
         return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b, precision))
