@@ -362,6 +362,8 @@ def _in_rows(
     low = jnp.asarray(begin)[:, None] + jax.lax.iota(jnp.uint32, _ROW)
     first = jnp.asarray(leaf << np.uint32(8))[:, None]
     flat = _normal_at(key, first, jnp.zeros_like(low), low, dtype).reshape(-1)
+    # Else the compiler writes the whole draw once more for each leaf that takes a slice of it.
+    flat = jax.lax.optimization_barrier(flat)
     drawn: dict[int, jax.Array] = {}
     start = 0
     for number, shape in shapes.items():

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["CPU", "GPU", "TPU", "Platform", "assumed", "by_platform"]
+__all__ = ["CPU", "GPU", "TPU", "Platform", "assumed", "assumption", "by_platform"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ def assumed(platform: Platform) -> Iterator[None]:
         yield
     finally:
         _ASSUMED.reset(token)
+
+
+def assumption() -> Platform | None:
+    """Returns the platform that is assumed here, if one is: not part of the key of JAX's caches."""
+    return _ASSUMED.get()
 
 
 def by_platform(fn: Callable[..., Any], *args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import row_norms, settled
-from dpjax.gradients.platforms import Platform, by_platform
+from dpjax.gradients.platforms import Platform, assumption, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.twofloat import TwoFloat, weighted_row_sum
 
@@ -76,7 +77,7 @@ class MaterialisedChunk:
             jnp.max(jnp.abs(w) * n, initial=0.0) * _ROOM
             for w, n in zip(columns, lengths, strict=True)
         ]
-        sums = _weighted_sums(leaves, columns, most, keep, norms)
+        sums = _weighted_sums(leaves, columns, most, keep, norms, assumption())
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def rerounding(self, rows: int) -> float:
@@ -112,14 +113,18 @@ def vmap_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> Materia
     return MaterialisedChunk(settled(grads), chunk.real, aux)
 
 
-@jax.jit  # an eager caller would recompile a bare cond each time
+# Jitted, since an eager caller would recompile a bare cond each time.
+@partial(jax.jit, static_argnames="platform")
 def _weighted_sums(
     leaves: list[jax.Array],
     columns: list[jax.Array],
     most: list[jax.Array],
     keep: jax.Array,
     norms: jax.Array,
+    platform: Platform | None,
 ) -> list[TwoFloat]:
+    del platform  # what is assumed is part of the program
+
     def sums(rows: list[jax.Array]) -> list[TwoFloat]:
         return jax.tree.map(weighted_row_sum, columns, rows, most)
 

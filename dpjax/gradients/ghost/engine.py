@@ -27,6 +27,7 @@ from dpjax.gradients.ghost.norms import (
     rounding,
     scaled,
     scaled_norm,
+    unscaled,
 )
 from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
 from dpjax.gradients.ghost.trace import Program, analysed
@@ -344,15 +345,7 @@ def _careful_norms(
 
     def some(platform: Platform, chosen: jax.Array) -> jax.Array:
         own = jax.tree.map(lambda x: x[chosen], (kept, givens))
-
-        def one(given: Any) -> dict[int, jax.Array]:
-            formed, givens = given
-            found = {leaf: scaled_norm(x) for leaf, x in formed.items()}
-            for block, own in zip(blocks, givens, strict=True):
-                if block.leaves[0] not in kept:
-                    found.update(_careful_norm(platform, work, block, own))
-            return found
-
+        one = partial(_careful_row, platform, work)
         found = jax.lax.map(one, own) if platform.serial else jax.vmap(one)(own)
         return replace(work, passed=jax.tree.map(lambda x: x[chosen], work.passed)).by_leaf(found)
 
@@ -367,19 +360,25 @@ def _careful_norms(
     return rows, lengths
 
 
-def _careful_norm(
-    platform: Platform, work: Work, block: Block, given: Sequence[Given]
-) -> dict[int, jax.Array]:
-    """Returns the norms of one example's gradients by a block's leaves."""
-    site, form = block.sites[0], former(platform, block, work.leaves)
-    if block.method == "rows":
-        return {block.leaves[0]: lookup_norm(site, given[0])}
-    if not _summed_at_site(block):
-        return dict(zip(block.leaves, map(scaled_norm, form(given)), strict=True))
-    near_one, exponent = scaled(given[0])
-    (gradient,) = form([site.rounded(platform, near_one)])
-    norm = scaled_norm(gradient) + rounding(platform, site, near_one)
-    return {block.leaves[0]: jnp.ldexp(norm, exponent)}
+def _careful_row(platform: Platform, work: Work, given: Any) -> dict[int, jax.Array]:
+    """Returns one example's norms by leaf, from the gradients that were kept and the operands."""
+    kept, givens = given
+    found = {leaf: scaled_norm(gradient) for leaf, gradient in kept.items()}
+    for block, own in zip(work.blocks, givens, strict=True):
+        leaf, site = block.leaves[0], block.sites[0]
+        if leaf in kept:
+            continue
+        form = former(platform, block, work.leaves)
+        if block.method == "rows":
+            found[leaf] = lookup_norm(site, own[0])
+        elif _summed_at_site(block):
+            near_one, powers = scaled(own[0])
+            (gradient,) = form([site.rounded(platform, near_one)])
+            norm = scaled_norm(gradient) + rounding(platform, site, near_one)
+            found[leaf] = unscaled(norm, powers)
+        else:
+            found.update(zip(block.leaves, map(scaled_norm, form(own)), strict=True))
+    return found
 
 
 def _is_zero(rows: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.gradients.ghost.contractions import (
     Given,
@@ -34,7 +35,16 @@ from dpjax.gradients.ghost.trace import Meeting
 from dpjax.gradients.norms import power_of_two
 from dpjax.gradients.platforms import Platform
 
-__all__ = ["Square", "gram_square", "is_large", "lookup_norm", "rounding", "scaled", "scaled_norm"]
+__all__ = [
+    "Square",
+    "gram_square",
+    "is_large",
+    "lookup_norm",
+    "rounding",
+    "scaled",
+    "scaled_norm",
+    "unscaled",
+]
 
 # An example with fewer positions and less work than this is not worth a turn of a loop.
 _POSITIONS = 64
@@ -90,14 +100,17 @@ def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
     That is ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, the latter with factors of p bits: the sum is
     not taken from the gradient that was formed.
     """
-    factors = site.factors(platform, site.rounded(platform, given))
-    powers = [power_of_two(jnp.max(jnp.abs(x), initial=0.0)) for x in factors]
-    a, b = (x * scale for x, (scale, _) in zip(factors, powers, strict=True))
-    entries = site.layouts[0].index("k")
-    total = jnp.sum(jnp.linalg.norm(a, axis=entries) * jnp.linalg.norm(b, axis=2))
-    exponent = powers[0][1] + powers[1][1]
+    a, b = site.factors(platform, site.rounded(platform, given))
+    total = jnp.sum(_lengths(a, site.layouts[0].index("k")) * _lengths(b, 2))
     own, dtype = site.arithmetic(platform), total.dtype
-    return jnp.ldexp((_gamma(own, site, dtype) / 2 + _cut(own, dtype)) * total, exponent)
+    return (_gamma(own, site, dtype) / 2 + _cut(own, dtype)) * total
+
+
+def _lengths(x: jax.Array, axis: int) -> jax.Array:
+    """Returns norms along an axis whose squares neither overflow nor vanish."""
+    largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0.0)
+    squares = jnp.sum(jnp.square(x / jnp.where(largest > 0, largest, 1)), axis=axis)
+    return jnp.squeeze(largest, axis) * jnp.sqrt(squares)
 
 
 def _gamma(platform: Platform, site: Site, dtype: Any) -> float:
@@ -118,26 +131,44 @@ def _cut(platform: Platform, dtype: Any) -> float:
     return 0.0 if platform.bits is None or dtype != jnp.float32 else 2.0 ** (-2 * platform.bits)
 
 
-def scaled(given: Given) -> tuple[Given, jax.Array]:
-    """Returns one example's operands near 1, by powers of two, and the exponent that undoes it."""
-    exponents: list[jax.Array] = []
+def scaled(given: Given) -> tuple[Given, tuple[jax.Array, jax.Array]]:
+    """Returns one example's operands near 1, and the powers of two that they were divided by."""
+    (operand,), (cotangent,) = given.kept, given.cotangents
+    near, powers = zip(*(_near_one(wide(x)) for x in (operand, cotangent)), strict=True)
+    return Given((near[0],), (near[1],)), (powers[0], powers[1])
 
-    def near_one(x: jax.Array) -> jax.Array:
-        x = wide(x)
-        scale, exponent = power_of_two(jnp.max(jnp.abs(x), initial=0.0))
-        exponents.append(exponent)
-        return x * scale
 
-    operands = jax.tree.map(near_one, given)
-    return operands, exponents[0] + exponents[1]
+def unscaled(norm: jax.Array, powers: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Returns ``norm * powers[0] * powers[1]``, in the order in which nothing overflows."""
+    low, high = jnp.minimum(*powers), jnp.maximum(*powers)
+    first = norm * high
+    return jnp.where(jnp.isfinite(first), first * low, norm * low * high)
 
 
 def scaled_norm(x: jax.Array) -> jax.Array:
-    """Returns the norm of an array, which neither overflows nor vanishes; +inf if not finite."""
+    """Returns the norm of an array, which neither overflows nor vanishes; +inf if not finite.
+
+    >>> float(scaled_norm(jnp.array([3 * 2.0**100, 4 * 2.0**100]))) / 2.0**100
+    5.0
+    """
+    near, power = _near_one(x)
+    norm = jnp.sqrt(jnp.sum(jnp.square(near.reshape(1, -1)), axis=1)[0]) * power
+    return jnp.where(jnp.isnan(norm), jnp.inf, norm)
+
+
+def _near_one(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns an array divided by the power of two below its largest entry, and that power.
+
+    From the bits of a float: `frexp` is many operations, which compilers repeat where it is used.
+    """
     largest = jnp.max(jnp.abs(x), initial=0.0)
-    scale, exponent = power_of_two(largest)
-    norm = jnp.sqrt(jnp.sum(jnp.square((x * scale).reshape(1, -1)), axis=1)[0])
-    return jnp.where(jnp.isfinite(largest), jnp.ldexp(norm, exponent), jnp.inf)
+    info = jnp.finfo(x.dtype)
+    whole = jnp.uint32 if info.bits == 32 else jnp.uint64
+    mantissa = (1 << info.nmant) - 1
+    bits = jax.lax.bitcast_convert_type(largest, whole) & whole(~np.array(mantissa, whole))
+    power = jax.lax.bitcast_convert_type(bits, x.dtype)
+    power = jnp.where(power > 0, power, info.tiny)
+    return x / power, power
 
 
 def lookup_norm(site: Site, given: Given) -> jax.Array:
