@@ -183,7 +183,8 @@ def causal(out):
                 do_sample=False,
                 pad_token_id=0,
             )[0, prompt.shape[1] :].tolist()
-            found[f"{beams} {penalty}"] = (answer + [0])[: (answer + [0]).index(0) + 1][:12]
+            ended = [*answer, 0]
+            found[f"{beams} {penalty}"] = ended[: ended.index(0) + 1][:12]
         searches.append(found)
     expected = {"tokens": rows, "starts": starts, "logits": logits, "losses": losses}
     write(out / "gpt2", model, {**expected, "norms": norms, "searches": searches})

@@ -76,6 +76,9 @@ def cut(network: Network, params: Mapping[str, Any], block: int) -> Halves:
         raise ValueError(f"network = {network.name}: expected an encoder; only those can be cut")
     if network.lora is not None:
         raise ValueError("network: expected one without LoRA; cut it first, then add the updates")
+    depth = len(params["blocks"])
+    if _checks.integer("block", block, at_least=0) > depth:
+        raise ValueError(f"block = {block}: expected at most the {depth} blocks there are")
     width = params["classifier"]["kernel"].shape[0]
     options = dict(network.options)
     first = build(network.name, network.shape, network.classes, stop=block, **options)

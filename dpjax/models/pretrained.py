@@ -1,5 +1,6 @@
 """Pre-trained networks from Hugging Face's directories, and back into one."""
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from dpjax.models.distilbert import DISTILBERT
 from dpjax.models.gpt2 import GPT2
 from dpjax.models.hugging_face import Family
 from dpjax.models.lora import merge_lora
-from dpjax.models.network import Network, build
+from dpjax.models.network import MODELS, Network, build
 from dpjax.models.parameters import flat, nested
 from dpjax.models.roberta import ROBERTA
 from dpjax.models.tokenizer import Tokenizer
@@ -169,7 +170,9 @@ def save_pretrained(
         name if name.startswith(heads) and heads else family.prefix + name: array
         for name, array in tensors.items()
     }
-    config = {**family.config(network.options), **model.config}
+    signature = inspect.signature(MODELS[network.name]).parameters.values()
+    defaults = {p.name: p.default for p in signature if p.default is not inspect.Parameter.empty}
+    config = {**model.config, **family.config({**defaults, **network.options})}
     config["architectures"] = [family.language_model or family.classifier]
     config["dtype"] = dtype
     config.pop("torch_dtype", None)
