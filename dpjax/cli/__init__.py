@@ -1,5 +1,6 @@
 """The command line: ``dpjax COMMAND ...``. A new command is a module and a row of `COMMANDS`."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -59,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupts_kept():
             args = _parser(arguments).parse_args(arguments)
-            return args.run(args)
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except _REFUSALS as error:
         print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
         return 2

@@ -18,6 +18,7 @@ from dpjax import _checks, data
 from dpjax.cli import printing
 from dpjax.cli.command import Command
 from dpjax.cli.experiment import read_experiment
+from dpjax.cli.flags import add_config_flag
 from dpjax.gradients.per_example import ENGINES
 from dpjax.train.config import Experiment
 from dpjax.train.optimizer import build_optimizer
@@ -104,9 +105,7 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(seed=None, seeds=None, diagnostics=False)
-    parser.add_argument(
-        "--config", metavar="FILE", help="a TOML file; without one, the embedded digits"
-    )
+    add_config_flag(parser, "train", meaning="without one, the embedded digits")
     parser.add_argument(
         "--set",
         action="append",
@@ -215,5 +214,5 @@ def _text(
 COMMAND = Command(
     _add_flags,
     _run,
-    ("dpjax bench", "dpjax bench --config configs/train/mnist_dp_sgd.toml --engine ghost"),
+    ("dpjax bench", "dpjax bench --config mnist_dp_sgd --engine ghost"),
 )

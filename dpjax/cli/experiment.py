@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from dpjax.cli.flags import assignment
+from dpjax.cli.flags import add_config_flag, assignment
 from dpjax.mechanism import Mechanism
 from dpjax.train.config import Experiment
 from dpjax.train.defaults import DIGITS
@@ -15,12 +15,15 @@ from dpjax.train.folder import RunFolder
 __all__ = ["add_experiment_flags", "read_experiment", "stored_experiment", "unused_folder"]
 
 
-def add_experiment_flags(parser: argparse.ArgumentParser) -> tuple[Any, Any]:
-    """Adds the flags of an experiment and of its run; returns the two groups, for more of them."""
+def add_experiment_flags(parser: argparse.ArgumentParser, room: str) -> tuple[Any, Any]:
+    """Adds the flags of an experiment and of its run; returns the two groups, for more of them.
+
+    Args:
+        parser: the command's parser.
+        room: the folder of configs/ in which --config looks up a name.
+    """
     what = parser.add_argument_group("experiment")
-    what.add_argument(
-        "--config", metavar="FILE", help="a TOML file; without one, the embedded digits"
-    )
+    add_config_flag(what, room, meaning="without one, the embedded digits")
     what.add_argument(
         "--set",
         action="append",
