@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import dpjax
-from dpjax.cli.command import Command, Group, Parser, add_command, interrupts_kept
+from dpjax.cli.command import (
+    Command,
+    Group,
+    Parser,
+    StoppedError,
+    add_command,
+    interrupts_kept,
+)
 
 __all__ = ["COMMANDS", "main"]
 
@@ -40,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None takes the process's own.
 
     Returns:
-        The exit code: 0; 2 after one line on stderr that says what was wrong; 130 after Ctrl-C,
-        and a line that says how to go on.
+        The exit code: 0; 2 after one line on stderr that says what was wrong; 130 after Ctrl-C and
+        143 after SIGTERM, and a line that says how to resume.
 
     >>> main(["epsilon", "--method", "dp_sgd", "--noise-multiplier", "1", "--accountant", "rdp",
     ...       "--dataset-size", "1000", "--batch-size", "10", "--steps", "100", "--delta", "1e-5"])
@@ -62,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _REFUSALS as error:
         print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
         return 2
+    except StoppedError as stop:
+        print(f"dpjax: {stop}", file=sys.stderr)
+        return stop.code
     except KeyboardInterrupt as stop:
         print(f"dpjax: stopped{''.join(f'; {how}' for how in stop.args)}", file=sys.stderr)
         return 130

@@ -8,8 +8,7 @@ from typing import Any
 
 from dpjax.cli.flags import assignment
 from dpjax.mechanism import Mechanism
-from dpjax.train.config import Experiment
-from dpjax.train.defaults import DIGITS
+from dpjax.train.config import DIGITS, Experiment
 from dpjax.train.folder import RunFolder
 
 __all__ = ["add_experiment_flags", "read_experiment", "stored_experiment", "unused_folder"]

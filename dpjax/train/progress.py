@@ -8,7 +8,7 @@ import numpy as np
 import rich.progress
 
 from dpjax.accounting.bound import rounded_up
-from dpjax.train.resolve import Plan
+from dpjax.train.plan import Plan
 
 __all__ = ["Bar", "Lines", "Progress", "progress_for"]
 

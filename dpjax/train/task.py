@@ -1,7 +1,7 @@
 """What is learned: the loss of one example, and how well it is learned."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpjax import _checks
 from dpjax.data import Dataset, Pixels, Split
 from dpjax.models import Network
-from dpjax.train.augment import augmented
+from dpjax.train.config import TrainConfig
 from dpjax.train.parameters import Parameters
-from dpjax.train.sections import TrainConfig
 
-__all__ = ["Examples", "Scores", "Task", "data_marks", "examples_of"]
+__all__ = ["AUGMENTATIONS", "Examples", "Scores", "Task", "augmented", "data_marks", "examples_of"]
 
 _EVALUATED_AT_ONCE = 500
 _HASHED_AT_ONCE = 4096
@@ -116,8 +116,8 @@ class Task:
 
         return loss
 
-    def evaluate(self, params: Any, examples: Examples) -> Scores:
-        """Returns accuracy and mean loss over held-out examples; jit-able.
+    def outcomes(self, params: Any, examples: Examples) -> tuple[jax.Array, jax.Array]:
+        """Returns for each held-out example whether it is classified right, and its loss.
 
         Args:
             params: all parameters.
@@ -130,11 +130,70 @@ class Task:
             return jnp.argmax(logits) == example.y, loss
 
         size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
-        right, losses = jax.lax.map(one, examples, batch_size=size)
-        return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
+        return jax.lax.map(one, examples, batch_size=size)
 
     def _scaled(self, x: jax.Array) -> jax.Array:
         if self.pixels is None:
             return x
         mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
         return (x.astype(jnp.float32) / self.pixels.full - mean) / std
+
+
+def flip(image: jax.Array, key: jax.Array) -> jax.Array:
+    """Mirrors an image (H, W, C) left to right, half of the time."""
+    return jnp.where(jax.random.bernoulli(key), image[:, ::-1], image)
+
+
+def shift(image: jax.Array, key: jax.Array) -> jax.Array:
+    """Moves an image by up to an eighth of its size, its border repeated by reflection.
+
+    A random crop of the reflected image, as usual for CIFAR-10 (4 pixels of 32).
+    """
+    height, width, channels = image.shape
+    margins = (max(1, height // 8), max(1, width // 8))
+    padded = jnp.pad(image, [(m, m) for m in margins] + [(0, 0)], mode="reflect")
+    offsets = [
+        jax.random.randint(k, (), 0, 2 * m + 1)
+        for k, m in zip(jax.random.split(key), margins, strict=True)
+    ]
+    return jax.lax.dynamic_slice(padded, [*offsets, 0], (height, width, channels))
+
+
+AUGMENTATIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "flip": flip,
+    "shift": shift,
+}
+
+
+def augmented(
+    loss: Callable[[Any, jax.Array, jax.Array], jax.Array],
+    names: Sequence[str],
+    multiplicity: int,
+) -> Callable[[Any, jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Returns ``f(params, x, y, key)``: the mean loss over K augmented copies of one example.
+
+    ``f = (1/K) sum_k loss(params, augment(x, key_k), y)``. Its gradient is clipped once, so that
+    one example still counts once, whatever K is.
+
+    Args:
+        loss: the loss of one example.
+        names: names in `AUGMENTATIONS`, applied in order.
+        multiplicity: K.
+
+    Reference: De et al., Unlocking high-accuracy differentially private image classification
+    through scale, 2022 (augmentation multiplicity).
+    """
+    for name in names:
+        if name not in AUGMENTATIONS:
+            raise ValueError(f"train.augment = {name!r}: {_checks.nearest(name, AUGMENTATIONS)}")
+
+    def one(params: Any, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+        for i, name in enumerate(names):
+            x = AUGMENTATIONS[name](x, jax.random.fold_in(key, i))
+        return loss(params, x, y)
+
+    def mean(params: Any, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, multiplicity)
+        return jnp.mean(jax.vmap(one, in_axes=(None, None, None, 0))(params, x, y, keys))
+
+    return mean

@@ -15,8 +15,7 @@ import pytest
 
 from dpjax import data
 from dpjax.cli import main
-from dpjax.train import RunFolder, build_program, train
-from dpjax.train.launch import go_on
+from dpjax.train import Run, RunFolder, build_program, train
 from dpjax.train.manifest import MANIFEST
 from dpjax.train.task import data_marks
 from tests.marks import some
@@ -104,7 +103,7 @@ class Victim:
         older. What an earlier kill left behind is marked.
         """
         try:
-            newest = max(self.folder.glob("checkpoints/*/checkpoint-*"), default=None)
+            newest = max(self.folder.glob("checkpoints/*/step_*"), default=None)
             if newest is None or (newest / MANIFEST).exists():
                 return None
             return None if newest.stat().st_mode & 0o777 == LEFT else newest
@@ -114,7 +113,7 @@ class Victim:
     def saved(self) -> int:
         """Returns the step of the newest complete checkpoint; -1 without one."""
         names = [path.parent.name for path in self.folder.glob(f"checkpoints/*/*/{MANIFEST}")]
-        return max((int(name.rsplit("-", 1)[1]) for name in names), default=-1)
+        return max((int(name.removeprefix("step_")) for name in names), default=-1)
 
     def inside_a_write(self, step: int, lag: float) -> Callable[[float], bool]:
         """A moment `lag` seconds into the writing of a checkpoint, with that of `step` complete."""
@@ -159,7 +158,7 @@ def last_state(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of every array of the last state by its path, keys among them."""
     run = RunFolder(folder)
     digits = data.load("digits")
-    member = go_on(build_program(run.read_config(), digits), run, data_marks(digits))
+    member = Run.resume(build_program(run.read_config(), digits), run, data_marks(digits))
     assert member.notes == ()
     assert int(member.state.step) == member.program.plan.steps
     leaves = jax.tree_util.tree_leaves_with_path(member.state)

@@ -23,7 +23,7 @@ from dpjax.papers.recipes import recipe_of
 from dpjax.thresholds import dc_sgd_e
 from dpjax.thresholds.histogram import default_sigma_h
 from dpjax.train import Experiment
-from dpjax.train.defaults import DIGITS
+from dpjax.train.config import DIGITS
 from dpjax.train.folder import NOT_PRIVATE
 
 __all__ = ["FIGURE"]
