@@ -26,6 +26,7 @@ ROOMS = [
     "_toml",
     "_states",
     "_interpreter",
+    "_imports",
     "rules",
     "schedules",
     "twofloat",

@@ -1,5 +1,6 @@
 """The command line: ``dpjax COMMAND ...``. A new command is a module and a row of `COMMANDS`."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -106,5 +107,6 @@ def _sentence(error: BaseException) -> str:
         text = " ".join(str(error).split()) or type(error).__name__
     for argument, flag in _FLAGS.items():
         text = text.replace(argument, flag)
+    text = re.sub(r"allow_import\('([^']*)'\)", r"--import \1", text)
     # A file may hold what a terminal obeys: it is shown, not sent.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

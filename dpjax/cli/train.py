@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 import jax
 
-from dpjax import data
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import diagnostics_plots, printing, run_plots
 from dpjax.cli.command import Command, StoppedError
 from dpjax.cli.experiment import (
     add_experiment_flags,
+    load_data,
     read_experiment,
     stored_experiment,
     unused_folder,
@@ -148,7 +148,7 @@ def trained(
     **options: Any,
 ) -> list[Result]:
     """Trains with the data, the progress and the messages of the command line."""
-    dataset = data.load(experiment.data.name, args.data_dir)
+    dataset = load_data(experiment, args)
     return train(
         experiment,
         dataset,

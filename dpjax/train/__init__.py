@@ -1,5 +1,6 @@
 """Training: experiments as frozen records, a pure jitted loop, checkpoints, runs on disk."""
 
+from dpjax._imports import allow_import
 from dpjax.train.checkpoint import CheckpointError, Checkpoints
 from dpjax.train.config import (
     DataConfig,
@@ -38,6 +39,7 @@ __all__ = [
     "RunFolder",
     "TrainConfig",
     "TrainState",
+    "allow_import",
     "build_program",
     "build_runner",
     "export",

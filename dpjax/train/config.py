@@ -30,18 +30,23 @@ class DataConfig:
     """The data set.
 
     Args:
-        name: a name in `dpjax.data.DATASETS`.
+        name: a name in `dpjax.data.DATASETS`; or ``"module:function"``, a function of your own that
+            returns a `dpjax.data.Dataset`; or with `path`, what the data are called.
+        path: a file of your own: .npz, .csv or .parquet, as `dpjax.data.read_file` reads it.
         scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
         examples: N, filled in when the experiment is resolved; a run goes on with as many only.
     """
 
     name: str = "digits"
+    path: str | None = None
     scale: str = "standard"
     examples: int | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields."""
         _text("data.name", self.name)
+        if self.path is not None:
+            _text("data.path", self.path)
         _checks.choice("data.scale", self.scale, ("standard", "unit"))
         if self.examples is not None:
             _checks.integer("data.examples", self.examples, at_least=1)
@@ -362,6 +367,7 @@ class Experiment:
         """
         plain = self.to_plain()
         del plain["run"]
+        plain["data"].pop("path", None)
         if self.model.weights_sha256 is not None:
             del plain["model"]["weights"]  # their content counts, not where they lie
         text = json.dumps(plain, sort_keys=True, allow_nan=False)

@@ -22,7 +22,7 @@ from dpjax.sampling import Packed
 from dpjax.train.config import RunConfig
 from dpjax.train.feed import HostFeed, Part, gathered
 from dpjax.train.step import Program, TrainState
-from dpjax.train.task import Examples, Scores, examples_of
+from dpjax.train.task import ExampleRows, Examples, Scores, examples_of
 
 __all__ = [
     "DeviceRunner",
@@ -173,6 +173,8 @@ def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: in
     devices = 1 if layout.mesh is None else layout.mesh.size
     if run.data == "host" or (run.data == "auto" and not fits_on_device(train, devices)):
         return HostRunner(program, train, test, layout)
+    if isinstance(train, ExampleRows):
+        raise ValueError("run.data = 'device': expected 'host' for data that are read on demand")
     if layout.mesh is not None:
         return MeshRunner(program, train, test, most, layout)
     return DeviceRunner(program, train, test, most, members > 1)
@@ -186,8 +188,8 @@ def device_memory() -> int:
 
 def fits_on_device(data: Any, devices: int = 1) -> bool:
     """Says whether arrays, split over devices, take at most half of the memory of each."""
-    if not all(hasattr(leaf, "nbytes") for leaf in jax.tree.leaves(data)):
-        return False  # a source that reads its rows when asked for them
+    if any(isinstance(leaf, ExampleRows | np.memmap) for leaf in jax.tree.leaves(data)):
+        return False  # what is read on demand stays where it is
     return sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / devices <= device_memory() / 2
 
 
@@ -261,15 +263,15 @@ class MeshRunner:
         own = replace(program, axis="data", rows_per_device=rows)
         self._data = _split(train, program.plan.dataset_size, self._mesh)
         everywhere, by_row = PartitionSpec(), PartitionSpec("data")
-        self._compiled = jax.jit(
-            jax.shard_map(
-                partial(_advance, own, most),
-                mesh=self._mesh,
-                in_specs=(everywhere, by_row, everywhere),
-                out_specs=everywhere,
-                axis_names={"data"},
-            ),
+        advance = jax.shard_map(
+            partial(_advance, own, most),
+            mesh=self._mesh,
+            in_specs=(everywhere, by_row, everywhere),
+            out_specs=everywhere,
+            axis_names={"data"},
         )
+        state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
+        self._compiled = jax.jit(advance, out_shardings=(state, None))
         self._scored = _MeshScores(program, test, self._mesh)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
@@ -301,6 +303,11 @@ class HostRunner:
     ) -> None:
         """Compiles nothing yet."""
         _refuse_stored_momentum("run.data = 'host'", program)
+        if layout is not None and layout.rules:
+            raise ValueError(
+                "run.sharding with data on the host: expected data that the devices hold, or "
+                "parameters that every device holds"
+            )
         self.most = 2**31
         self._program, self._data = program, train
         self._layout = layout or Layout()
@@ -315,15 +322,14 @@ class HostRunner:
         mesh = _mesh_of(self._layout)
         self._evaluate = _MeshScores(program, test, mesh)
         everywhere = PartitionSpec()
-        self._finish = jax.jit(
-            jax.shard_map(
-                partial(_finish_part, replace(program, axis="data")),
-                mesh=mesh,
-                in_specs=(everywhere, PartitionSpec("data")),
-                out_specs=everywhere,
-                axis_names={"data"},
-            )
+        finish = jax.shard_map(
+            partial(_finish_part, replace(program, axis="data")),
+            mesh=mesh,
+            in_specs=(everywhere, PartitionSpec("data")),
+            out_specs=everywhere,
+            axis_names={"data"},
         )
+        self._finish = jax.jit(finish)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
         """Takes steps."""

@@ -23,7 +23,7 @@ from dpjax.train.identity import Environment, RunIdentity, member_key, next_line
 from dpjax.train.parameters import read_weights
 from dpjax.train.plan import Plan
 from dpjax.train.step import Program, TrainState
-from dpjax.train.task import Scores
+from dpjax.train.task import HASHED_ROWS, Scores
 
 __all__ = ["Run", "changes", "common_steps"]
 
@@ -277,6 +277,12 @@ class Run:
             )
         except NoEpsilonError as error:
             return f"{title}No guarantee: {error}.\n"
+        if self.data["training"].startswith("some"):
+            counted += (
+                f"\nThe examples are recognised by a fingerprint of at most {HASHED_ROWS} of them, "
+                "not of all: a change of others between two parts of the run would not be "
+                "noticed.\n"
+            )
         return counted if experiment.run.seed is None else _SEEDED + counted
 
     def _succeeded_by(self, program: Program) -> Self:

@@ -246,7 +246,7 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
         dataset.vocabulary,
         **experiment.model.options,
     )
-    plan = resolve(_with_hash(experiment), len(dataset.train.y))
+    plan = resolve(_with_hash(experiment), dataset.size)
     task = Task.of(network, dataset, experiment.data.scale, experiment.train)
     return Program(plan, task, tuple(varied))
 

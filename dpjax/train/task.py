@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,24 @@ import numpy as np
 import optax
 
 from dpjax import _checks
-from dpjax.data import Dataset, Pixels, Split
+from dpjax.data import Dataset, Pixels, RandomAccess, Split
 from dpjax.models import Network
 from dpjax.train.config import TrainConfig
 from dpjax.train.parameters import Parameters
 
-__all__ = ["AUGMENTATIONS", "Examples", "Scores", "Task", "augmented", "data_marks", "examples_of"]
+__all__ = [
+    "AUGMENTATIONS",
+    "HASHED_ROWS",
+    "ExampleRows",
+    "Examples",
+    "Scores",
+    "Task",
+    "augmented",
+    "data_marks",
+    "examples_of",
+]
 
 _EVALUATED_AT_ONCE = 500
-_HASHED_AT_ONCE = 4096
 
 
 class Examples(NamedTuple):
@@ -44,25 +53,67 @@ class Scores(NamedTuple):
     loss: jax.Array
 
 
-def examples_of(split: Split) -> Examples:
+class ExampleRows:
+    """Examples that are read when they are asked for, numbered.
+
+    Args:
+        rows: where they come from.
+    """
+
+    def __init__(self, rows: RandomAccess) -> None:
+        """Keeps the source."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return len(self._rows)
+
+    def __getitems__(self, rows: np.ndarray) -> Examples:
+        """Returns some of them."""
+        return Examples(*self._rows.__getitems__(rows), np.asarray(rows, np.int32))
+
+
+@overload
+def examples_of(split: Split) -> Examples: ...
+@overload
+def examples_of(split: RandomAccess) -> ExampleRows: ...
+def examples_of(split: Split | RandomAccess) -> Examples | ExampleRows:
     """Returns the examples of a split, numbered."""
+    if not isinstance(split, Split):
+        return ExampleRows(split)
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
 
 
 def data_marks(dataset: Dataset) -> dict[str, str]:
     """Returns a hash of each split, by which a run knows its data again.
 
-    They are private: whoever knows all training examples but one could try out the last.
+    Of more than `HASHED_BYTES`, and of data that are read on demand, some rows from all over are
+    hashed; the mark then begins with "some". Marks are private: whoever knows all training examples
+    but one could try out the last.
     """
     return {"training": _mark(dataset.train), "test": _mark(dataset.test)}
 
 
-def _mark(split: Split) -> str:
+HASHED_BYTES = 2**30
+HASHED_ROWS = 4096
+
+
+def _mark(split: Split | RandomAccess) -> str:
+    size = len(split.y) if isinstance(split, Split) else len(split)
+    some = np.unique(np.linspace(0, size - 1, HASHED_ROWS).astype(np.int64))
+    if not isinstance(split, Split):
+        return f"some {_hash(split.__getitems__(some), size)}"
+    if sum(array.nbytes for array in split) > HASHED_BYTES:
+        return f"some {_hash(Split(*(array[some] for array in split)), size)}"
+    return _hash(split, size)
+
+
+def _hash(split: Split, size: int) -> str:
     digest = hashlib.sha256()
     for array in split:
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        for start in range(0, len(array), _HASHED_AT_ONCE):
-            digest.update(array[start : start + _HASHED_AT_ONCE].tobytes())
+        digest.update(f"{(size, *array.shape[1:])} {array.dtype}".encode())
+        for start in range(0, len(array), HASHED_ROWS):
+            digest.update(array[start : start + HASHED_ROWS].tobytes())
     return digest.hexdigest()
 
 

@@ -14,16 +14,24 @@ from dpjax.data import Dataset
 from dpjax.train import mesh
 from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment, RunConfig
-from dpjax.train.diagnostics import Probe
+from dpjax.train.diagnostics import PROBED, Probe
+from dpjax.train.feed import gathered
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import Environment, root_key
 from dpjax.train.loop import Result, drive
-from dpjax.train.mesh import DeviceRunner, Layout, Runner, build_runner, stacked
+from dpjax.train.mesh import (
+    DeviceRunner,
+    Layout,
+    Runner,
+    build_runner,
+    device_memory,
+    stacked,
+)
 from dpjax.train.parameters import read_weights
 from dpjax.train.progress import Progress
 from dpjax.train.run import Run, changes, common_steps
 from dpjax.train.step import VARIABLE, Program, build_program
-from dpjax.train.task import data_marks, examples_of
+from dpjax.train.task import Examples, data_marks, examples_of
 
 __all__ = ["train"]
 
@@ -140,7 +148,9 @@ def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
     """Traces a step and takes none: what is wrong with it is found before there is a folder."""
     file = program.plan.experiment.model.weights
     state = jax.eval_shape(program.init, root_key(0), None if file is None else read_weights(file))
-    jax.eval_shape(program.step, state, examples_of(dataset.train))
+    train = examples_of(dataset.train)
+    if isinstance(train, Examples):
+        jax.eval_shape(program.step, state, train)
     layout = Layout.of(run)
     if layout.mesh is not None:
         layout.shardings(state)
@@ -155,7 +165,7 @@ def _groups(
         runner = build_runner(runs[0].program, dataset, config, len(runs))
         if isinstance(runner, DeviceRunner):
             needed = runner.temporary_bytes(stacked([run.state for run in runs]))
-            if needed <= mesh.device_memory() / 2:
+            if needed <= device_memory() / 2:
                 yield runs, runner
                 return
             say(f"{len(runs)} runs together need {needed / 2**30:.1f} GiB: one after another")
@@ -182,7 +192,10 @@ def _driven(
     progress: Callable[[str], Progress],
 ) -> list[Result]:
     program = runs[0].program
-    probe = Probe(program, examples_of(dataset.train)) if config.diagnostics else None
+    probe = None
+    if config.diagnostics:
+        some = np.arange(min(PROBED, dataset.size))
+        probe = Probe(program, gathered(examples_of(dataset.train), some))
     return drive(runs, runner, config, progress(program.plan.name), probe)
 
 

@@ -76,7 +76,6 @@ def test_the_embedded_default_is_the_file():
         ({"run": {"seeds": 0}}, "run.seeds = 0: expected"),
         ({"run": {"seed": 2**32}}, "run.seed = 4294967296: expected less"),
         ({"run": {"seeds": 2, "mesh": {"data": 2}}}, "run.seeds = 2 with mesh"),
-        ({"run": {"mesh": 2}}, "run.mesh = 2: expected a table"),
         ({"run": {"mesh": {"data": 0}}}, "run.mesh.data = 0: expected an integer >= 1"),
         (
             {"run": {"mesh": {"data": 2}, "sharding": {"*/kernel": ["", "modle"]}}},

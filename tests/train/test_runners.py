@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from dpjax.gradients import per_example
 from dpjax.train import Experiment, build_program, build_runner, mesh, train, training
@@ -197,7 +198,12 @@ class TestMesh:
 
     def _lifted(self, wrong):
         mesh = on_mesh(PLAIN("dp_sgd"))
-        advance = mesh._lifted(lambda state, data, n: wrong.advance(state, data, n, STEPS))
+        advance = jax.shard_map(
+            lambda state, data, n: wrong.advance(state, data, n, STEPS),
+            mesh=mesh._mesh,
+            in_specs=(P(), P("data"), P()),
+            out_specs=P(),
+        )
         mesh._compiled = jax.jit(advance)
         return mesh
 

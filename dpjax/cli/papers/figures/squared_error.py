@@ -65,7 +65,7 @@ def _real(sources: Sources) -> NormsOfRun:
     experiment = DIGITS if sources.data_dir is None else _mnist()
     experiment = experiment.with_values({"privacy.epsilon": 8.0, "run.seed": 1})
     dataset = data.load(experiment.data.name, sources.data_dir)
-    epoch = round(len(dataset.train.y) / float(experiment.train.batch_size or 1))
+    epoch = round(dataset.size / float(experiment.train.batch_size or 1))
     return gradient_norms(experiment, dataset, (0, epoch), _EXAMPLES)
 
 
