@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dpjax.papers.auto_dp_sgd  # noqa: F401 (a method that it makes known)
 from dpjax.data import Dataset, Pixels, Split
 from dpjax.train import Experiment, build_program, loop
 from dpjax.train.step import Program

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
+import dpjax.papers.auto_dp_sgd  # noqa: F401 (a method that it makes known)
 from dpjax.methods.table import constructors
 from dpjax.train import Experiment, resolve
 from dpjax.train.config import DIGITS
