@@ -117,6 +117,8 @@ class TrainConfig:
         ema: decay of an average of the parameters, which is then evaluated; None for none.
         augment: names in `dpjax.train.task.AUGMENTATIONS`, applied in order.
         multiplicity: K, augmented copies per example: their mean loss has one clipped gradient.
+        precision: "bfloat16" to compute the network in it; parameters, losses, clipping and noise
+            stay in float32. None for float32.
     """
 
     batch_size: int | None = None
@@ -129,6 +131,7 @@ class TrainConfig:
     ema: float | None = None
     augment: tuple[str, ...] = ()
     multiplicity: int = 1
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields, and those that exclude each other."""
@@ -146,6 +149,8 @@ class TrainConfig:
             object.__setattr__(self, "ema", _checks.fraction("train.ema", self.ema))
         _checks.choice("train.sampling", self.sampling, SAMPLINGS)
         _checks.choice("train.engine", self.engine, ENGINES)
+        if self.precision is not None:
+            _checks.choice("train.precision", self.precision, ("bfloat16",))
         object.__setattr__(self, "augment", _texts("train.augment", self.augment))
         self._check_together()
 
@@ -212,6 +217,8 @@ class RunConfig:
         checkpoint_every: steps between checkpoints; None for about a minute.
         diagnostics: whether non-private numbers are written too, to files of their own.
         data: "device", "host", or "auto", which keeps the data on the device if they fit.
+        tensorboard: whether the released numbers go to TensorBoard too, in ``tensorboard/``.
+        trace: two steps between which JAX's profiler writes what the devices do, to ``trace/``.
         mesh: the devices by axis, as {data = 8}: the rows are split over the axis "data". Empty for
             one device, or with several processes for all of theirs.
         sharding: rules for parameters that are split over other axes of the mesh: a pattern for
@@ -224,6 +231,8 @@ class RunConfig:
     checkpoint_every: int | None = None
     diagnostics: bool = False
     data: str = "auto"
+    tensorboard: bool = False
+    trace: tuple[int, ...] = ()
     mesh: Mapping[str, int] = field(default_factory=dict)
     sharding: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -235,8 +244,10 @@ class RunConfig:
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) is not None:
                 _checks.integer(f"run.{name}", getattr(self, name), at_least=1)
-        if not isinstance(self.diagnostics, bool):
-            raise TypeError(f"run.diagnostics = {self.diagnostics!r}: expected true or false")
+        for name in ("diagnostics", "tensorboard"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"run.{name} = {getattr(self, name)!r}: expected true or false")
+        self._check_trace()
         _checks.choice("run.data", self.data, ("auto", "device", "host"))
         self._check_mesh()
         if self.seeds > 1 and (self.mesh or self.data == "host"):
@@ -244,6 +255,15 @@ class RunConfig:
                 f"run.seeds = {self.seeds} with mesh = {dict(self.mesh)} and data = {self.data!r}: "
                 "expected one device that holds the data; train the seeds one by one otherwise"
             )
+
+    def _check_trace(self) -> None:
+        if not isinstance(self.trace, list | tuple):
+            raise TypeError(f"run.trace = {self.trace!r}: expected two steps, as [100, 110]")
+        object.__setattr__(self, "trace", tuple(self.trace))
+        for step in self.trace:
+            _checks.integer("run.trace", step, at_least=0)
+        if self.trace and (len(self.trace) != 2 or self.trace[0] >= self.trace[1]):
+            raise ValueError(f"run.trace = {list(self.trace)}: expected two steps, as [100, 110]")
 
     def _check_mesh(self) -> None:
         for name in ("mesh", "sharding"):
@@ -348,6 +368,11 @@ class Experiment:
 
         The word "none" takes a value away, where a default or its absence then holds.
         """
+        if {"train.epochs", "train.steps"} <= values.keys():
+            given = {name: values[f"train.{name}"] for name in ("epochs", "steps")}
+            raise ValueError(
+                f"train: epochs = {given['epochs']}, steps = {given['steps']}: expected one of them"
+            )
         plain = self.to_plain()
         for path, value in values.items():
             section, dot, key = path.partition(".")
@@ -419,7 +444,7 @@ def _plain(section: Any) -> dict[str, Any]:
             plain.update(value)
         elif isinstance(value, Mapping) and f.name != "learning_rate":
             plain |= {f.name: dict(value)} if value else {}
-        elif value is not None:
+        elif value is not None and (f.name, value) != ("trace", ()):
             plain[f.name] = list(value) if isinstance(value, tuple) else value
     return plain
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -23,9 +23,13 @@ from dpjax.train.progress import Progress
 from dpjax.train.run import Run
 from dpjax.train.step import TrainState, released_of
 
+if TYPE_CHECKING:
+    import pandas
+
 __all__ = ["LostProcessError", "Preempted", "Result", "drive"]
 
 _SECONDS_PER_CALL = 1.0  # about how often a person wants to see the bar move
+_EXACT = 100  # evaluations whose epsilon is computed, which takes half a second each
 _SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, unless asked otherwise
 
 
@@ -60,6 +64,12 @@ class Result:
     threshold: Any
     seconds: float
     state: TrainState
+
+    def frame(self) -> "pandas.DataFrame":
+        """Returns the evaluations as a pandas frame, a row each; needs ``dpjax[watch]``."""
+        import pandas  # noqa: PLC0415 (an optional extra)
+
+        return pandas.DataFrame(self.folder.released())
 
 
 def drive(
@@ -110,6 +120,8 @@ class _Loop:
         self._first = self._saved_step = self._step
         self._stop = _StopRequest()
         self._last: list[dict[str, Any]] = []
+        self._spent: tuple[int, float | None] | None = None
+        self._trace, self._tracing = config.trace, False
 
     def to_the_end(self) -> list[Result]:
         self._progress.begin(self._plan, self._step)
@@ -133,13 +145,14 @@ class _Loop:
                     self._wait()
             raise
         finally:
+            self._end_trace()
             self._progress.end()  # also on Ctrl-C: a bar hides the cursor
         return self._results()
 
     def _take_all_steps(self) -> None:
         total = self._plan.steps
         while self._step < total:
-            boundary = min(total, self._next(self._evaluate_every))
+            boundary = min(total, self._next(self._evaluate_every), *self._traced())
             if self._save_every is not None:
                 boundary = min(boundary, self._next(self._save_every))
             for run in self._runs:
@@ -160,6 +173,23 @@ class _Loop:
         rows = [run.folder.released()[-1:] for run in self._runs]
         found = [row[0] for row in rows if row and row[0]["step"] == self._step]
         return found if len(found) == len(self._runs) else []
+
+    def _traced(self) -> list[int]:
+        """Starts or stops the profiler where that was asked for; returns where it will be next."""
+        if not self._trace:
+            return []
+        first, last = self._trace
+        if self._step == first:
+            jax.profiler.start_trace(self._runs[0].folder.trace())
+            self._tracing = True
+        if self._step >= last:
+            self._end_trace()
+        return [step for step in self._trace if step > self._step]
+
+    def _end_trace(self) -> None:
+        if self._tracing:
+            jax.profiler.stop_trace()
+        self._tracing = False
 
     def _next(self, every: int) -> int:
         return (self._step // every + 1) * every
@@ -189,7 +219,7 @@ class _Loop:
 
     def _evaluate(self) -> None:
         scores = self._runner.evaluate(self._state)
-        epsilon = self._runs[0].epsilon(self._step)
+        epsilon = self._epsilon()
         self._keep_states()
         released = released_of(self._state)
         self._last = [
@@ -201,9 +231,25 @@ class _Loop:
                 run.folder.add_released(row)
             if self._probe is not None:
                 run.folder.add_diagnostics(self._probe(run.state))
-        accuracies = [row["accuracy"] for row in self._last]
-        threshold = self._of(released, 0).threshold
-        self._progress.evaluated(self._step, accuracies, threshold, epsilon)
+        self._progress.evaluated(self._last)
+
+    def _epsilon(self) -> float | None:
+        """Returns an epsilon that holds here: exact, where there are few evaluations.
+
+        Of more than `_EXACT` evaluations, so many are computed, and those in between have the next
+        one's, which is larger: computing each would cost more than some steps do.
+        """
+        every, total = self._evaluate_every, self._plan.steps
+        count = -(-total // every)
+        if count > _EXACT:
+            here = -(-self._step // every)
+            turn = -(-here * _EXACT // count)  # the next that is computed, from 1
+            step = min(total, turn * count // _EXACT * every)
+        else:
+            step = self._step
+        if self._spent is None or self._spent[0] != step:
+            self._spent = (step, self._runs[0].epsilon(step))
+        return self._spent[1]
 
     def _save(self) -> None:
         self._keep_states()

@@ -154,7 +154,7 @@ class Task:
         """
 
         def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-            logits = self.network.apply(Parameters(params, frozen).merged(), x)
+            logits = self._logits(Parameters(params, frozen).merged(), x)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
         if not self.config.augment:
@@ -176,12 +176,23 @@ class Task:
         """
 
         def one(example: Examples) -> tuple[jax.Array, jax.Array]:
-            logits = self.network.apply(params, self._scaled(example.x))
+            logits = self._logits(params, self._scaled(example.x))
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, example.y)
             return jnp.argmax(logits) == example.y, loss
 
         size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
         return jax.lax.map(one, examples, batch_size=size)
+
+    def _logits(self, params: Any, x: jax.Array) -> jax.Array:
+        if self.config.precision is None:
+            return self.network.apply(params, x)
+
+        def halved(leaf: jax.Array) -> jax.Array:
+            floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+            return leaf.astype(self.config.precision) if floating else leaf
+
+        params, x = jax.tree.map(halved, (params, x))
+        return self.network.apply(params, x).astype(jnp.float32)
 
     def _scaled(self, x: jax.Array) -> jax.Array:
         if self.pixels is None:

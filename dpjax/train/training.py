@@ -28,7 +28,7 @@ from dpjax.train.mesh import (
     stacked,
 )
 from dpjax.train.parameters import read_weights
-from dpjax.train.progress import Progress
+from dpjax.train.progress import Callback, Evaluation, Progress, Several, TensorBoard
 from dpjax.train.run import Run, changes, common_steps
 from dpjax.train.step import VARIABLE, Program, build_program
 from dpjax.train.task import Examples, data_marks, examples_of
@@ -45,6 +45,7 @@ def train(
     resume: bool = False,
     rekey: bool = False,
     progress: Callable[[str], Progress] = lambda label: Progress(),
+    callback: Callable[[Sequence[Evaluation]], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
     """Trains an experiment: one run, or one for each seed and each combination of varied numbers.
@@ -58,6 +59,8 @@ def train(
             that a kill kept from being begun are begun.
         rekey: resume also if the experiment has changed, or what draws the bits, with new keys.
         progress: makes what is told how each run goes.
+        callback: called after every evaluation with its released numbers, a table for each run
+            that goes side by side; never with anything private.
         say: is told what a person should know.
 
     Returns:
@@ -100,7 +103,7 @@ def train(
         return [
             result
             for group, runner in _groups(entered, dataset, experiment.run, say)
-            for result in _driven(group, runner, dataset, experiment.run, progress)
+            for result in _driven(group, runner, dataset, experiment.run, progress, callback)
         ]
 
 
@@ -190,13 +193,19 @@ def _driven(
     dataset: Dataset,
     config: RunConfig,
     progress: Callable[[str], Progress],
+    callback: Callable[[Sequence[Evaluation]], None] | None,
 ) -> list[Result]:
     program = runs[0].program
     probe = None
     if config.diagnostics:
         some = np.arange(min(PROBED, dataset.size))
         probe = Probe(program, gathered(examples_of(dataset.train), some))
-    return drive(runs, runner, config, progress(program.plan.name), probe)
+    told = []
+    if mesh.is_primary():
+        told = [progress(program.plan.name)]
+        told += [Callback(callback)] if callback is not None else []
+        told += [TensorBoard(runs[0].folder.path / "tensorboard")] if config.tensorboard else []
+    return drive(runs, runner, config, Several(told), probe)
 
 
 def _resumed(
