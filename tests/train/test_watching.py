@@ -73,12 +73,12 @@ def test_lines_come_by_time(capsys, monkeypatch):
 
 def test_of_many_evaluations_few_epsilons_are_computed_and_all_hold(tmp_path, monkeypatch):
     """The next computed one's, which is larger."""
-    monkeypatch.setattr(loop_module, "_EXACT", 4)
+    monkeypatch.setattr(loop_module, "_EXACT", 3)
     computed, original = [], Run.epsilon
     monkeypatch.setattr(Run, "epsilon", lambda run, t: computed.append(t) or original(run, t))
-    asked = experiment(run__seed=5, run__evaluate_every=1, train__steps=11)
+    asked = experiment(**{**RUN, "run__evaluate_every": 1})
     [result] = train(asked, DATA, tmp_path / "run")
-    assert sorted(set(computed)) == [2, 5, 8, 11]
+    assert sorted(set(computed)) == [2, 4, 6]
     rows = RunFolder(tmp_path / "run").released()
     entry = result.ledger.entries[0]
     for row in rows:
