@@ -265,6 +265,28 @@ class TestGoingOn:
         printed(capsys, [*argv, "--resume"])
         assert RunFolder(place / "my run").steps()["step"] == [0, 1, 2]
 
+    def test_sigterm_saves_and_says_how_to_resume(self, capsys, place, monkeypatch):
+        """Between evaluations, with no checkpoint due: where the run is, it is saved."""
+        argv = [*NOISY, "--set", "run.evaluate_every=3", "--out", "run"]
+        original = loop_module._Loop._advance
+
+        def told(self, boundary):
+            original(self, boundary)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        before = signal.getsignal(signal.SIGTERM)
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_module._Loop, "_advance", told)
+            assert main(argv) == 143
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert capsys.readouterr().err == (
+            "dpjax: told to end (SIGTERM): saved at step 1 of 3; the same command with --resume "
+            "--out run resumes from the last checkpoint\n"
+        )
+        assert len(list(place.glob("run/checkpoints/*/step_00000001"))) == 1
+        printed(capsys, [*argv, "--resume"])
+        assert RunFolder(place / "run").steps()["step"] == [0, 1, 2]
+
     def test_a_bar_is_put_away(self, monkeypatch, capsys):
         ended = []
         monkeypatch.setattr("dpjax.train.progress.Lines.end", lambda self: ended.append(1))

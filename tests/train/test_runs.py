@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax.accounting import Ledger, Steps
-from dpjax.train import Run, RunFolder, build_program, export, root_key, train
+from dpjax.train import Run, RunFolder, build_program, export, loop, root_key, train
 from dpjax.train.folder import NOT_PRIVATE
 from dpjax.train.parameters import flat
 from dpjax.train.task import data_marks
@@ -154,6 +154,14 @@ class TestResume:
         assert any("checkpoint of step 6 refused" in text for text in said)
         assert same_runs(tmp_path / "run", whole[0])
         assert same_bytes(result.state, whole[1].state)
+
+    def test_checkpoints_come_by_time_between_evaluations_too(self, tmp_path, monkeypatch):
+        saved, save = [], Run.save
+        monkeypatch.setattr(Run, "save", lambda run: saved.append(int(run.state.step)) or save(run))
+        monkeypatch.setattr(loop, "_SECONDS_PER_CALL", 0.0)  # one step a call
+        monkeypatch.setattr(loop, "_SECONDS_PER_CHECKPOINT", 0.0)
+        run(tmp_path / "run", run__checkpoint_every="none", run__evaluate_every=8)
+        assert saved == list(range(9))
 
     def test_a_foreign_checkpoint_is_refused(self, tmp_path):
         run(tmp_path / "a")
