@@ -1,5 +1,6 @@
 """The command line: ``dpjax COMMAND ...``. A new command is a module and a row of `COMMANDS`."""
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "plot": "figures",
     "papers": "the papers' tables, run again and set beside the printed numbers",
     "audit": "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
+    "bench": "what a private step costs on this machine, engine by engine",
 }
 """What each command does. Its module, of the same name, is imported when it is called."""
 
@@ -66,7 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupts_kept():
             args = _parser(arguments).parse_args(arguments)
-            return args.run(args)
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except _REFUSALS as error:
         print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
         return 2

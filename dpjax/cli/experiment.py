@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpjax import data
-from dpjax.cli.flags import assignment
+from dpjax.cli.flags import add_config_flag, assignment
 from dpjax.data import Dataset
 from dpjax.mechanism import Mechanism
 from dpjax.train import allow_import
@@ -23,12 +23,15 @@ __all__ = [
 ]
 
 
-def add_experiment_flags(parser: argparse.ArgumentParser) -> tuple[Any, Any]:
-    """Adds the flags of an experiment and of its run; returns the two groups, for more of them."""
+def add_experiment_flags(parser: argparse.ArgumentParser, room: str) -> tuple[Any, Any]:
+    """Adds the flags of an experiment and of its run; returns the two groups, for more of them.
+
+    Args:
+        parser: the command's parser.
+        room: the folder of configs/ in which --config looks up a name.
+    """
     what = parser.add_argument_group("experiment")
-    what.add_argument(
-        "--config", metavar="FILE", help="a TOML file; without one, the embedded digits"
-    )
+    add_config_flag(what, room, meaning="without one, the embedded digits")
     what.add_argument(
         "--set",
         action="append",

@@ -31,7 +31,7 @@ __all__ = ["COMMAND", "resumable", "say", "trained"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    what, run = add_experiment_flags(parser)
+    what, run = add_experiment_flags(parser, "train")
     what.add_argument(
         "--method", metavar="NAME", help="a constructor in dpjax.methods; --set method.ARG=VALUE"
     )
@@ -249,7 +249,7 @@ COMMAND = Command(
     (
         "dpjax train --method auto_s --epsilon 2",
         "dpjax train --set optimizer.learning_rate=0.01 --seeds 5 --out runs/five",
-        "dpjax train --config configs/train/mnist_dp_sgd.toml --out runs/mnist",
+        "dpjax train --config mnist_dp_sgd --out runs/mnist",
         "dpjax train --resume --out runs/mnist",
     ),
 )
