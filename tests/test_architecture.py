@@ -27,6 +27,7 @@ ROOMS = [
     "_toml",
     "_states",
     "_interpreter",
+    "_imports",
     "rules",
     "schedules",
     "twofloat",
@@ -123,7 +124,7 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
 
 
 # These rooms alone may use an optional extra, where they need it.
-EXTRAS = ("audit", "cli", "data", "models", "testing")
+EXTRAS = ("audit", "cli", "data", "models", "testing", "train")
 
 # Where the package that is installed has another name than the one that is imported.
 IMPORTED_AS = {"orbax_checkpoint": "orbax", "pillow": "PIL"}

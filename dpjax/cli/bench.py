@@ -22,8 +22,7 @@ from dpjax.cli.flags import add_config_flag
 from dpjax.gradients.per_example import ENGINES
 from dpjax.train.config import Experiment
 from dpjax.train.optimizer import build_optimizer
-from dpjax.train.program import Program, TrainState
-from dpjax.train.setup import build_program
+from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.task import Examples, examples_of
 
 __all__ = ["COMMAND", "CompiledStep", "compiled", "ratio", "take_turns"]
@@ -104,7 +103,7 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(seed=None, seeds=None, diagnostics=False)
+    parser.set_defaults(seed=None, seeds=None, diagnostics=False, imports=[])
     add_config_flag(parser, "train", meaning="without one, the embedded digits")
     parser.add_argument(
         "--set",

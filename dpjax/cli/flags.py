@@ -111,7 +111,7 @@ def assignment(text: str) -> tuple[str, Any]:
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError as error:
-        if re.fullmatch(r"[\w./~+-]+", value):
+        if re.fullmatch(r"[\w./~+:-]+", value):
             return key, value
         raise ValueError(
             f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
