@@ -7,7 +7,16 @@ from dpjax.models.gpt2 import NO_TOKEN
 from dpjax.models.lora import LoRA, add_lora, merge_lora
 from dpjax.models.network import MODELS, Network, build
 from dpjax.models.parameters import Parameters, split
-from dpjax.models.pretrained import FAMILIES, Pretrained, from_pretrained, save_pretrained
+from dpjax.models.pretrained import (
+    FAMILIES,
+    Pretrained,
+    from_pretrained,
+    pretrained_hash,
+    pretrained_network,
+    pretrained_tokenizer,
+    pretrained_weights,
+    save_pretrained,
+)
 from dpjax.models.tokenizer import Tokenizer
 
 __all__ = [
@@ -30,6 +39,10 @@ __all__ = [
     "from_pretrained",
     "generate",
     "merge_lora",
+    "pretrained_hash",
+    "pretrained_network",
+    "pretrained_tokenizer",
+    "pretrained_weights",
     "save_pretrained",
     "split",
     "tempered_sigmoid",

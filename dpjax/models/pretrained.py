@@ -1,5 +1,6 @@
 """Pre-trained networks from Hugging Face's directories, and back into one."""
 
+import hashlib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,17 @@ from dpjax.models.parameters import flat, nested
 from dpjax.models.roberta import ROBERTA
 from dpjax.models.tokenizer import Tokenizer
 
-__all__ = ["FAMILIES", "TASKS", "Pretrained", "from_pretrained", "save_pretrained"]
+__all__ = [
+    "FAMILIES",
+    "TASKS",
+    "Pretrained",
+    "from_pretrained",
+    "pretrained_hash",
+    "pretrained_network",
+    "pretrained_tokenizer",
+    "pretrained_weights",
+    "save_pretrained",
+]
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, DISTILBERT, GPT2, ROBERTA)}
 """The families that can be read, by `model_type` in config.json; MiniLM is a BERT."""
@@ -99,10 +110,30 @@ def from_pretrained(
         ``tokens = model.tokenizer.rows(sentences, length=128)``;
         ``logits = jax.vmap(model.network.apply, (None, 0))(model.params, tokens)``.
     """
+    config = _read_config(Path(directory))
+    _check_task(_family(Path(directory), config), task)
+    network, tokenizer = pretrained_network(directory, classes, length, **options)
+    found, unused = _held(Path(directory), network)
+    started = jax.random.key(0) if key is None else key
+    expected = flat(jax.eval_shape(network.init, started))
+    new = tuple(path for path in expected if path not in found)
+    if new:
+        # Under jit, what is not asked for is not computed.
+        found |= jax.jit(lambda key: {path: flat(network.init(key))[path] for path in new})(started)
+    params = nested({path: jnp.asarray(found[path]) for path in expected})
+    return Pretrained(network, params, tokenizer, config, new, unused)
+
+
+def pretrained_network(
+    directory: str | Path, classes: int | None = None, length: int = 128, **options: Any
+) -> tuple[Network, Tokenizer | None]:
+    """Returns the network that a directory's config.json asks for, and its tokenizer, if any.
+
+    No weights are read. The arguments are those of `from_pretrained`.
+    """
     directory = Path(directory)
     config = _read_config(directory)
     family = _family(directory, config)
-    _check_task(family, task)
     chosen = {**family.constructor_options(config, directory / "config.json"), **options}
     tokenizer = _tokenizer(directory, family, chosen)
     if family is BERT and "separator" not in options:
@@ -114,12 +145,37 @@ def from_pretrained(
     longest = chosen["positions"]
     if _checks.integer("length", length, at_least=1) > longest:
         raise ValueError(f"length = {length}: expected at most {longest}, the network's positions")
-    network = build(family.name, (length,), _classes(classes, config), **chosen)
-    tensors, origin = _read_tensors(directory)
-    params, new, unused = _fitted(
-        family, network, tensors, origin, jax.random.key(0) if key is None else key
-    )
-    return Pretrained(network, params, tokenizer, config, new, unused)
+    return build(family.name, (length,), _classes(classes, config), **chosen), tokenizer
+
+
+def pretrained_tokenizer(directory: str | Path) -> Tokenizer:
+    """Returns a directory's tokenizer.
+
+    Raises:
+        FileNotFoundError: it has none.
+    """
+    directory = Path(directory)
+    return Tokenizer.from_directory(directory, _family(directory, _read_config(directory)).name)
+
+
+def pretrained_weights(directory: str | Path, network: Network) -> dict[str, Any]:
+    """Returns the parameters that a directory holds for a network, or for a part of one, by path.
+
+    A new classifier and the updates of LoRA are not among them: they start at random.
+    """
+    return _held(Path(directory), network)[0]
+
+
+def pretrained_hash(directory: str | Path) -> str:
+    """Returns a sha256 of config.json and the weights."""
+    directory = Path(directory)
+    _read_config(directory)
+    digest = hashlib.sha256()
+    for file in (directory / "config.json", *_weight_files(directory)[1]):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode())
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
 
 
 def save_pretrained(
@@ -262,79 +318,74 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def _read_tensors(directory: Path) -> tuple[dict[str, np.ndarray], Path]:
-    """Returns all tensors in float32, and the file they are from."""
+def _weight_files(directory: Path) -> tuple[Path, list[Path]]:
+    """Returns the file that names all weights, and those that hold them."""
     index = directory / _INDEX
     if (directory / _WEIGHTS).is_file():
-        origin, files = directory / _WEIGHTS, [_WEIGHTS]
-    elif index.is_file():
-        origin = index
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    elif (directory / _PICKLE).exists() or list(directory.glob("pytorch_model-*.bin")):
+        return directory / _WEIGHTS, [directory / _WEIGHTS]
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [directory / name for name in names]
+        for file in files:
+            if file.parent != directory:
+                raise ValueError(f"{index}: names {file.name!r}: expected a file beside it")
+            if not file.is_file():
+                raise FileNotFoundError(f"{file}: missing; {_INDEX} names it")
+        return index, files
+    if (directory / _PICKLE).exists() or list(directory.glob("pytorch_model-*.bin")):
         raise ValueError(
             f"{directory / _PICKLE}: expected {_WEIGHTS}; a pickle can run code when it is read. "
             "Convert it where you trust it: transformers' save_pretrained writes safetensors"
         )
-    else:
-        raise FileNotFoundError(f"{directory}: no weights; expected {_WEIGHTS} or {_INDEX}")
+    raise FileNotFoundError(f"{directory}: no weights; expected {_WEIGHTS} or {_INDEX}")
+
+
+def _read_tensors(files: Sequence[Path]) -> dict[str, np.ndarray]:
+    """Returns all tensors, those of any precision in float32."""
     tensors: dict[str, np.ndarray] = {}
-    for name in files:
-        path = directory / name
-        if path.parent != directory:
-            raise ValueError(f"{origin}: names {name!r}: expected a file beside it")
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: missing; {origin.name} names it")
+    for path in files:
         try:
             loaded = _safetensors().flax.load_file(str(path))
+        except ImportError:
+            raise
         except Exception as error:  # the library raises its own, and plain ones
             raise ValueError(f"{path}: expected safetensors: {error}") from error
         for key, array in loaded.items():
             tensors[key] = np.asarray(array, np.float32) if _is_float(array) else np.asarray(array)
-    return tensors, origin
+    return tensors
 
 
 def _is_float(array: Any) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
-def _fitted(
-    family: Family,
-    network: Network,
-    tensors: Mapping[str, np.ndarray],
-    origin: Path,
-    key: chex.PRNGKey,
-) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
-    """Returns the network's parameters, those that are new, and the tensors left over."""
-    named = {_plain_name(name, family): array for name, array in tensors.items()}
+def _held(directory: Path, network: Network) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the parameters that the files hold, by path, and the tensors left over."""
+    family = _family(directory, _read_config(directory))
+    origin, files = _weight_files(directory)
+    named = {_plain_name(name, family): array for name, array in _read_tensors(files).items()}
     held = family.unpacked(named)
-    expected = flat(jax.eval_shape(network.init, key))
     found: dict[str, Any] = {}
-    used, missing = set(), []
-    for path, leaf in expected.items():
+    used = set()
+    for path, leaf in flat(jax.eval_shape(network.init, jax.random.key(0))).items():
+        if path.endswith(("/lora_a", "/lora_b")):
+            continue
         name = family.tensor_name(path)
         array = held.get(name)
         if array is not None and path.endswith("/kernel"):
             array = array.T
         if array is not None and array.shape == leaf.shape:
-            found[path] = jnp.asarray(array, leaf.dtype)
+            found[path] = array
             used.add(name)
         elif array is not None and not family.in_head(path):
             raise ValueError(
                 f"{origin}: {name} has shape {array.shape}: expected {leaf.shape}, as config.json "
                 "says"
             )
-        else:
-            missing.append((path, name))
-    new = tuple(path for path, _ in missing)
-    lost = [name for path, name in missing if not _may_be_new(family, path)]
-    if lost:
-        raise ValueError(f"{origin}: {lost[0]}: missing; expected it of a {family.name}")
-    if new:
-        # Under jit, what is not asked for is not computed.
-        found |= jax.jit(lambda key: {path: flat(network.init(key))[path] for path in new})(key)
+        elif not _may_be_new(family, path):
+            raise ValueError(f"{origin}: {name}: missing; expected it of a {family.name}")
     _check_tied(family, held, origin)
-    unused = tuple(sorted(set(held) - used))
-    return nested({path: found[path] for path in expected}), new, unused
+    return found, tuple(sorted(set(held) - used))
 
 
 def _plain_name(name: str, family: Family) -> str:
