@@ -133,6 +133,13 @@ class _Loop:
                 self._evaluate()
             self._wait()
         except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                chunk = self._plan.experiment.train.chunk
+                raise MemoryError(
+                    f"{self._runs[0].folder.path}: the device ran out of memory at step "
+                    f"{self._step}, with train.chunk = {chunk}: expected a smaller one; what was "
+                    "saved can be resumed"
+                ) from error
             if jax.process_count() > 1:
                 raise LostProcessError(
                     f"another process of this run has ended: stopped at step {self._step} of "

@@ -1,5 +1,6 @@
 """Where a program runs: on one device, over a mesh of them, on several processes, fed by a host."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from dpjax.data import Dataset
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import Released
-from dpjax.sampling import Packed
 from dpjax.train.config import RunConfig
 from dpjax.train.feed import HostFeed, Part, gathered
 from dpjax.train.step import Program, TrainState
@@ -38,6 +38,9 @@ __all__ = [
     "stacked",
     "wait_for_all",
 ]
+
+
+_MOST_BYTES = 2**27  # of rows that travel at once
 
 
 def is_primary() -> bool:
@@ -312,7 +315,7 @@ class HostRunner:
         self._program, self._data = program, train
         self._layout = layout or Layout()
         self._add = jax.jit(partial(_add, program))
-        self._zeros: list[Any] = []
+        self._first = jax.jit(program.clipped_sum)
         if self._layout.mesh is None:
             self._finish = jax.jit(program.finish)
             scores = jax.jit(program.evaluate)
@@ -344,7 +347,7 @@ class HostRunner:
                         self._data,
                         plan.sampling,
                         _local_key(state.key),
-                        plan.experiment.train.chunk,
+                        self._rows_per_part(),
                         start=start,
                         stop=start + steps,
                         part=part,
@@ -364,43 +367,42 @@ class HostRunner:
 
     def _taken(self, state: TrainState, parts_of: Sequence[Any]) -> tuple[TrainState, Released]:
         """Takes one step, given the parts of its batch for each of this process's devices."""
-        if not self._zeros:
-            self._zeros = [self._empty_sum(state, device) for device, _ in self._ranges()]
         own = [_on(state, i) for i in range(len(parts_of))]
-        totals = list(self._zeros)
+        totals: list[Any] = [None] * len(own)
         for parts in zip_longest(*parts_of):  # all devices get work before the first gets more
             for i, part in enumerate(parts):
-                if part is not None:
+                if part is not None and totals[i] is None:
+                    totals[i] = self._first(own[i], part.rows, part.packed)
+                elif part is not None:
                     totals[i] = self._add(totals[i], own[i], part)
         if self._layout.mesh is None:
             return self._finish(state, totals[0])
         sharding = NamedSharding(_mesh_of(self._layout), PartitionSpec("data"))
         return self._finish(state, jax.tree.map(partial(_joined, sharding), *totals))
 
+    def _devices(self) -> list[jax.Device | None]:
+        return [None] if self._layout.mesh is None else list(self._layout.mesh.devices.flat)
+
     def _ranges(self) -> list[tuple[jax.Device | None, tuple[int, int] | None]]:
         """Returns this process's devices, each with its range of rows."""
+        devices = self._devices()
         if self._layout.mesh is None:
             return [(None, None)]
-        devices = list(_mesh_of(self._layout).devices.flat)
         rows = -(-self._program.plan.dataset_size // len(devices))
         return [
             (device, (i * rows, rows))
             for i, device in enumerate(devices)
-            if device.process_index == jax.process_index()
+            if device is not None and device.process_index == jax.process_index()
         ]
 
-    def _empty_sum(self, state: TrainState, device: jax.Device | None) -> Any:
-        """Returns the clipped sum over no parts, on a device."""
+    def _rows_per_part(self) -> int:
+        """Returns how many rows travel at once: a whole batch mostly, in whole chunks."""
         plan = self._program.plan
-        chunk = plan.experiment.train.chunk
-        row = gathered(self._data, np.zeros(1, np.int32))
-        rows = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((chunk, *leaf.shape[1:]), leaf.dtype), row
-        )
-        packed = Packed(jnp.zeros(chunk, jnp.int32), jnp.int32(0), plan.sampling)
-        total = jax.eval_shape(self._program.clipped_sum, _on(state, 0), rows, packed)
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), total)
-        return jax.device_put(zeros, device)
+        chunk, expected = plan.experiment.train.chunk, plan.batch_size / len(self._devices())
+        likely = expected + 3 * math.sqrt(expected)  # 999 of 1000 batches, as on the device
+        row = jax.tree.leaves(gathered(self._data, np.zeros(1, np.int32)))
+        room = _MOST_BYTES // (chunk * sum(leaf.nbytes for leaf in row))
+        return chunk * max(1, min(math.ceil(likely / chunk), room))
 
 
 class _MeshScores:
