@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -28,6 +28,7 @@ __all__ = [
     "DeviceRunner",
     "HostRunner",
     "Layout",
+    "LostProcessError",
     "MeshRunner",
     "Runner",
     "agreed",
@@ -35,6 +36,8 @@ __all__ = [
     "device_memory",
     "fits_on_device",
     "is_primary",
+    "mesh_program",
+    "others_alive",
     "stacked",
     "wait_for_all",
 ]
@@ -59,6 +62,24 @@ def agreed(value: np.ndarray) -> np.ndarray:
     if jax.process_count() == 1:
         return value
     return np.asarray(multihost_utils.broadcast_one_to_all(value))
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the same run has ended; what was saved can be resumed."""
+
+
+@contextmanager
+def others_alive() -> Iterator[None]:
+    """Turns what JAX says when another process has ended into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        # JAX passes on in words only what Gloo, or the coordinator, says.
+        words = str(error).lower()
+        lost = any(word in words for word in ("gloo", "connection", "coordination", "preempted"))
+        if jax.process_count() > 1 and lost:
+            raise LostProcessError("another process of this run has ended") from error
+        raise
 
 
 @dataclass(frozen=True)
@@ -262,19 +283,8 @@ class MeshRunner:
         self.most = most
         self._layout, self._mesh = layout, _mesh_of(layout)
         _refuse_stored_momentum(f"run.mesh = {dict(self._mesh.shape)}", program)
-        rows = -(-program.plan.dataset_size // self._mesh.shape["data"])
-        own = replace(program, axis="data", rows_per_device=rows)
         self._data = _split(train, program.plan.dataset_size, self._mesh)
-        everywhere, by_row = PartitionSpec(), PartitionSpec("data")
-        advance = jax.shard_map(
-            partial(_advance, own, most),
-            mesh=self._mesh,
-            in_specs=(everywhere, by_row, everywhere),
-            out_specs=everywhere,
-            axis_names={"data"},
-        )
-        state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
-        self._compiled = jax.jit(advance, out_shardings=(state, None))
+        self._compiled = mesh_program(program, most, layout)
         self._scored = _MeshScores(program, test, self._mesh)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
@@ -286,6 +296,28 @@ class MeshRunner:
     def evaluate(self, state: TrainState) -> Scores:
         """Returns the scores, computed by all devices."""
         return self._scored(self._layout.placed(state))
+
+
+def mesh_program(program: Program, most: int, layout: Layout) -> Any:
+    """Returns ``advance(state, data, steps)``, jitted, over the devices of a layout.
+
+    Args:
+        program: the program, for one device.
+        most: how many steps a call may take.
+        layout: the devices.
+    """
+    mesh = _mesh_of(layout)
+    rows = -(-program.plan.dataset_size // mesh.shape["data"])
+    everywhere, by_row = PartitionSpec(), PartitionSpec("data")
+    advance = jax.shard_map(
+        partial(_advance, replace(program, axis="data", rows_per_device=rows), most),
+        mesh=mesh,
+        in_specs=(everywhere, by_row, everywhere),
+        out_specs=everywhere,
+        axis_names={"data"},
+    )
+    state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
+    return jax.jit(advance, out_shardings=(state, None))
 
 
 class HostRunner:
