@@ -157,14 +157,13 @@ class _Loop:
                 run.announce(boundary)
             while self._step < boundary:
                 self._advance(boundary)
+                # Before anything is saved: a run that resumes at this step takes the next one.
+                if self._step == total or self._step % self._evaluate_every == 0:
+                    self._evaluate()
                 if self._stop.asked():
                     self._leave()
-                if self._step < boundary and self._save_is_due():
+                if self._step == total or self._save_is_due():
                     self._save()
-            if boundary % self._evaluate_every == 0 or boundary == total:
-                self._evaluate()
-            if boundary == total or self._save_is_due():
-                self._save()
 
     def _evaluated_before(self) -> list[dict[str, Any]]:
         """Returns what the books of a run that was at its end say of its state, if they do."""
