@@ -45,7 +45,7 @@ class RunFolder:
     line per evaluation; ``steps.csv`` the public numbers of every step; ``ledger.json`` what was
     released, written before it is; ``statement.md`` the same in words; ``diagnostics.jsonl``
     non-private numbers, if asked for; ``checkpoints/`` states with keys, private; ``timing.json``
-    how long it took, not private either.
+    how long it took, not private either; ``trace/`` of the profiler, neither.
 
     Args:
         path: the folder.
@@ -150,6 +150,11 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ValueError(f"{self.path}: another process is training here") from error
+            except OSError as error:
+                raise OSError(
+                    f"{self.path}/lock: {error.strerror}: expected a file system that can lock "
+                    "files, so that no two processes train here"
+                ) from error
             yield
 
     def add_released(self, row: Mapping[str, Any]) -> None:
@@ -215,6 +220,13 @@ class RunFolder:
             self.path / "steps.csv",
             lambda line: line.startswith("step") or int(line.split(",")[0]) < step,
         )
+
+    def trace(self) -> str:
+        """Returns where the profiler writes, with a note that it is not to be published."""
+        folder = self.path / "trace"
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / "README", _TIMING + "\n")
+        return str(folder)
 
     def write_timing(self, timing: Mapping[str, Any]) -> None:
         """Writes how long the run took, labelled: it follows the sizes of the batches."""

@@ -1,0 +1,266 @@
+"""The pure training program: (state, data) -> state, and many such steps as one scan."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _checks, models, noise
+from dpjax._states import find_state, repr_without_keys
+from dpjax.data import Dataset
+from dpjax.gradients import PerExampleGrads, per_example_grads
+from dpjax.mechanism import Mechanism, Release
+from dpjax.models import Parameters, split
+from dpjax.privatize import PrivatizeState, Released
+from dpjax.sampling import Drawn, Packed
+from dpjax.train.config import Experiment
+from dpjax.train.optimizer import build_optimizer
+from dpjax.train.parameters import file_hash, with_weights
+from dpjax.train.plan import Plan, resolve
+from dpjax.train.pretrained import build_network
+from dpjax.train.task import Examples, Scores, Task
+
+__all__ = ["VARIABLE", "Program", "TrainState", "build_program", "released_of"]
+
+VARIABLE = ("optimizer.learning_rate", "method.threshold")
+"""Numbers that may differ between members of one compiled program: none that is accounted."""
+
+
+class TrainState(NamedTuple):
+    """Everything that a run goes on from. It holds keys, and so is private.
+
+    Attributes:
+        step: t, the number of steps released.
+        params: the trainable parameters.
+        frozen: the others.
+        ema: the average of the parameters; () without one.
+        opt_state: the state of the optax chain: noise key, thresholds, optimizer.
+        key: the root of the run's other streams.
+        vary: this member's own values of `VARIABLE` numbers, by their paths.
+    """
+
+    step: jax.Array
+    params: Any
+    frozen: Any
+    ema: Any
+    opt_state: Any
+    key: jax.Array
+    vary: Mapping[str, jax.Array]
+
+    def __repr__(self) -> str:
+        """Shows all but the keys."""
+        return repr_without_keys(self)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a plan and a task come to: pure functions of states and data.
+
+    Args:
+        plan: method, sampling, steps, optimizer.
+        task: the loss.
+        varied: names in `VARIABLE` whose values are read from the state, not from the plan, so
+            that states of plans that differ in them alone run in one program.
+        axis: inside `jax.shard_map`, the mesh axis over which the data are split; else None.
+        rows_per_device: then, how many rows each device holds.
+    """
+
+    plan: Plan
+    task: Task
+    varied: tuple[str, ...] = ()
+    axis: str | None = None
+    rows_per_device: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks what may vary."""
+        for path in self.varied:
+            if path not in VARIABLE:
+                raise ValueError(f"vary {path}: {_checks.nearest(path, VARIABLE)}")
+        if "method.threshold" in self.varied:
+            _fixed_threshold(self.plan.method)
+        if "optimizer.learning_rate" in self.varied:
+            _checks.positive(
+                "optimizer.learning_rate", self.plan.experiment.optimizer.learning_rate
+            )
+
+    def init(self, key: jax.Array, weights: Mapping[str, Any] | None = None) -> TrainState:
+        """Returns the state before the first step.
+
+        Args:
+            key: the run's own key, see `dpjax.train.member_key`.
+            weights: parameters by path that start from these arrays; the others are new.
+        """
+        params = self.task.network.init(noise.stream(key, "init"))
+        own = split(with_weights(params, weights or {}), self.plan.experiment.model.trainable)
+        averaged = self.plan.experiment.train.ema is not None
+        vary = {path: jnp.float32(self.own_value(path)) for path in self.varied}
+        return TrainState(
+            jnp.zeros((), jnp.int32),
+            own.trainable,
+            own.frozen,
+            jax.tree.map(jnp.copy, own.trainable) if averaged else (),
+            self._transformation(vary, noise.stream(key, "noise")).init(own.trainable),
+            key,
+            vary,
+        )
+
+    def step(self, state: TrainState, data: Examples) -> tuple[TrainState, Released]:
+        """Draws a batch and takes one private step; jit-able, of fixed shapes."""
+        grads = self.gradients_of(state)(state.params, data, self.draw(state))
+        return self.finish(state, grads)
+
+    def advance(
+        self, state: TrainState, data: Examples, steps: Any, most: int
+    ) -> tuple[TrainState, Released]:
+        """Takes `steps` steps as one scan of length `most`, which is what is compiled.
+
+        Args:
+            state: where to go on from.
+            data: all private examples.
+            steps: how many steps, at most `most`; may be traced.
+            most: the length of the scan.
+
+        Returns:
+            The new state, and the released numbers of each step; rows beyond `steps` are NaN.
+        """
+
+        def taken(state: TrainState) -> tuple[TrainState, Released]:
+            return self.step(state, data)
+
+        def skipped(state: TrainState) -> tuple[TrainState, Released]:
+            return state, jax.tree.map(
+                lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), released_of(state)
+            )
+
+        def body(state: TrainState, i: jax.Array) -> tuple[TrainState, Released]:
+            return jax.lax.cond(i < steps, taken, skipped, state)
+
+        return jax.lax.scan(body, state, jnp.arange(most))
+
+    def draw(self, state: TrainState) -> Drawn:
+        """Returns the batch of this step: of this device's rows, on a mesh."""
+        part = None
+        if self.axis is not None and self.rows_per_device is not None:
+            part = (jax.lax.axis_index(self.axis) * self.rows_per_device, self.rows_per_device)
+        return self.plan.sampling.draw(state.key, state.step, part)
+
+    def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
+        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
+        config = self.plan.experiment.train
+        key = noise.fold(noise.stream(state.key, "augment"), state.step)
+        return per_example_grads(self.task.loss(state.frozen, key), config.engine, config.chunk)
+
+    def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
+        """Returns the clipped sum over a part of a batch that the host feeds; private."""
+        grads = self.gradients_of(state)(state.params, rows, packed)
+        return self._method(state.vary).clipped_sum(grads, state.opt_state)
+
+    def finish(self, state: TrainState, grads: Any) -> tuple[TrainState, Released]:
+        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts."""
+        tx = self._transformation(state.vary, state.key)  # the noise key in use is the state's own
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        new = state._replace(
+            step=state.step + 1,
+            params=params,
+            ema=self._averaged(state, params),
+            opt_state=opt_state,
+        )
+        return new, released_of(new)
+
+    def evaluate(self, state: TrainState, examples: Examples) -> Scores:
+        """Returns accuracy and loss on held-out examples, of the average where there is one."""
+        right, losses = self.outcomes(state, examples)
+        return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
+
+    def outcomes(self, state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
+        """Returns for each held-out example whether it is classified right, and its loss."""
+        return self.task.outcomes(self.released_params(state), examples)
+
+    def released_params(self, state: TrainState) -> Any:
+        """Returns all parameters as they are evaluated and published."""
+        averaged = self.plan.experiment.train.ema is not None
+        return Parameters(state.ema if averaged else state.params, state.frozen).merged()
+
+    def _averaged(self, state: TrainState, params: Any) -> Any:
+        """Follows the parameters, faster at first, so that the start is soon forgotten."""
+        decay = self.plan.experiment.train.ema
+        if decay is None:
+            return ()
+        t = state.step.astype(jnp.float32)
+        rate = 1 - jnp.minimum(decay, (1 + t) / (10 + t))
+        return optax.incremental_update(params, state.ema, rate)
+
+    def _transformation(
+        self, vary: Mapping[str, Any], key: jax.Array
+    ) -> optax.GradientTransformationExtraArgs:
+        plan = self.plan
+        private = self._method(vary).transformation(plan.sampling, key, self.axis)
+        rate = vary.get("optimizer.learning_rate")
+        # A budget may stop a schedule before its end.
+        optimizer = build_optimizer(plan.experiment.optimizer, plan.asked, rate)
+        return optax.chain(private, optimizer)
+
+    def _method(self, vary: Mapping[str, Any]) -> Release:
+        threshold, method = vary.get("method.threshold"), self.plan.method
+        if threshold is None or not isinstance(method, Mechanism):
+            return method
+        return method.replace(threshold=lambda step: threshold)
+
+    def own_value(self, path: str) -> float:
+        """Returns the plan's own value of a number in `VARIABLE`."""
+        if path == "method.threshold":
+            return _fixed_threshold(self.plan.method)
+        return self.plan.experiment.optimizer.learning_rate
+
+
+def _fixed_threshold(method: Release) -> float:
+    threshold = method.threshold if isinstance(method, Mechanism) else None
+    if not isinstance(threshold, float):
+        raise ValueError(
+            f"vary method.threshold with {method.name}: expected a method with one fixed threshold"
+        )
+    return threshold
+
+
+def released_of(state: TrainState) -> Released:
+    """Returns the public numbers of the last step."""
+    return find_state(state.opt_state, PrivatizeState).released
+
+
+def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str] = ()) -> Program:
+    """Returns the program of an experiment on its data set.
+
+    Args:
+        experiment: the experiment; it is resolved here.
+        dataset: the data set; its training examples are the private ones.
+        varied: see `Program`.
+    """
+    if dataset.name != experiment.data.name:
+        raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")
+    network = build_network(experiment, dataset)
+    plan = resolve(_with_hash(experiment), dataset.size)
+    task = Task.of(network, dataset, experiment.data.scale, experiment.train)
+    return Program(plan, task, tuple(varied))
+
+
+def _with_hash(experiment: Experiment) -> Experiment:
+    """Enters the hash of the weights to start from: they decide what is released."""
+    model = experiment.model
+    if model.pretrained is not None:
+        found = models.pretrained_hash(model.pretrained)
+        _check_hash("pretrained", model.pretrained, model.pretrained_sha256, found)
+        return replace(experiment, model=replace(model, pretrained_sha256=found))
+    if model.weights is not None:
+        found = file_hash(model.weights)
+        _check_hash("weights", model.weights, model.weights_sha256, found)
+        return replace(experiment, model=replace(model, weights_sha256=found))
+    return experiment
+
+
+def _check_hash(name: str, path: str, known: str | None, found: str) -> None:
+    if known not in (None, found):
+        raise ValueError(f"model.{name} = {path!r} has the sha256 {found}: expected {known}")
