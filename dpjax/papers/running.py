@@ -122,7 +122,7 @@ def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
 
 
 def _trained(
-    run: SeededRun, path: Path, data_dir: str | None, pretrained: str | None
+    run: SeededRun, path: Path, data_dir: str | None, pretrained: str | None = None
 ) -> tuple[RunRecord, list[CurvePoint]]:
     experiment, published = run.seeded, run.experiment.model.pretrained
     if published is not None and pretrained is not None:
