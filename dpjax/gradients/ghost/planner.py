@@ -214,8 +214,8 @@ class Explanation:
         ]
         total = sum(leaf.cost for leaf in self.leaves), sum(leaf.vmap for leaf in self.leaves)
         lines.append(
-            f"in millions of multiply-adds, on every platform: ghost {total[0]:.3g}, vmap {total[1]:.3g}; "
-            f"'auto' takes {self.auto}"
+            f"in millions of multiply-adds, on every platform: ghost {total[0]:.3g}, "
+            f"vmap {total[1]:.3g}; 'auto' takes {self.auto}"
         )
         return "\n".join(lines)
 
