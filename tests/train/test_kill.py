@@ -246,10 +246,14 @@ def test_twenty_kills_and_five_terminations(tmp_path, cache, processes):
     for kill in range(kills):
         share = steps * (kill + 1) // (kills + 2)  # some steps are left for the next kills
         step = rng.choice(range(max(victim.saved(), 0), share) or [victim.saved()])
+        if processes > 1:  # before they have met, the others wait for minutes
+            step = victim.saved() + 1
         moment = (
             victim.inside_a_write(step, lag=rng.uniform(0, 0.05)),
             victim.behind(step, lag=rng.uniform(0, 0.2)),
-            victim.at(rng.uniform(0, seconds / 2), at_most=share),
+            victim.at(rng.uniform(0, seconds / 2), at_most=share)
+            if processes == 1
+            else victim.behind(step, lag=rng.uniform(0, 1)),
         )[kill % 3]
         cut_short.append(victim.kill_when(moment, kill % processes))
         if kill % 4 == 3:
