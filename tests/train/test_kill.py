@@ -237,7 +237,7 @@ def test_killed_before_its_beginning_inside_a_write_and_between(whole, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_twenty_kills_and_five_terminations(tmp_path, cache, processes):
-    steps, kills = 200 if processes == 1 else 60, 20
+    steps, kills = 200, 20
     whole = Victim(tmp_path / "whole", cache, steps, processes)
     victim = Victim(tmp_path / "run", cache, steps, processes)
     begun = time.monotonic()
