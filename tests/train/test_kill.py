@@ -92,8 +92,14 @@ class Victim:
         return self.folder.with_name(f"{self.folder.name}.err")
 
     def finish(self) -> None:
-        for process in self.start():
-            assert process.wait(timeout=400) == 0, self.said.read_text()[-1000:]
+        processes = self.start()
+        try:
+            codes = [process.wait(timeout=400) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        assert not any(codes), self.said.read_text()[-1000:]
 
     def terminate_when(self, moment: Callable[[float], bool]) -> None:
         """Sends SIGTERM at a moment to the last of the processes; all save and say so."""
