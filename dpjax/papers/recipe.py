@@ -59,7 +59,8 @@ class Recipe:
         waits_for: a prerequisite that is not known yet: thresholds from public data, or the noise
             that a tuning budget leaves. Until then `experiment` is a placeholder.
         obstacle: why there is no run.
-        needs: what is required besides data sets: pre-trained weights.
+        needs: what is required besides data sets: pre-trained weights. ``model.pretrained`` of the
+            experiment is then the published name of their directory.
         ours: settings that the paper leaves open, and the values used here.
     """
 
