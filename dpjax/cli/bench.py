@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -74,8 +73,8 @@ def compiled(
 def take_turns(steps: Mapping[str, CompiledStep], turns: int) -> dict[str, list[float]]:
     """Returns each step's seconds, one number for each turn.
 
-    All of them take a turn, in a random order, before any takes the next: whatever slows the
-    machine down for a while slows all of them.
+    All of them take a turn before any takes the next, each time in another order: whatever slows
+    the machine down for a while slows all of them.
 
     Args:
         steps: the compiled steps by name.
@@ -86,8 +85,10 @@ def take_turns(steps: Mapping[str, CompiledStep], turns: int) -> dict[str, list[
         step.run(1)
         lengths[name] = min(MOST_STEPS, math.ceil(TURN_SECONDS / step.run(1)))
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(turns):
-        for name in random.sample(list(steps), len(steps)):
+    names = list(steps)
+    for turn in range(turns):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
             seconds[name].append(steps[name].run(lengths[name]))
     return seconds
 

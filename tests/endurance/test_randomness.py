@@ -123,10 +123,17 @@ DERIVED = ("stream", "fold", "fold_in", "split", "params")  # rngs.params() of N
 
 # Keys that are made, not handed down, and why they may be.
 MADE = {
-    "train/keys.py": "the root of all",
+    "train/identity.py": "the root of all",
+    "train/training.py": "the same root, as the first process sent it",
+    "train/mesh.py": "for shapes alone",
+    "models/frozen_prefix.py": "for shapes alone",
+    "models/generation.py": "greedy and beam search, which draw nothing",
+    "models/pretrained.py": "a new classifier's first values, which are public",
+    "train/pretrained.py": "for shapes alone",
+    "cli/bench.py": "for steps that are timed and thrown away",
     "noise.py": "the caller's own key, with its type",
     "devices.py": "the same key, marked as one that differs by device",
-    "train/leaves.py": "a key that a checkpoint stored",
+    "train/checkpoint.py": "the place of a key that a checkpoint stored",
     "papers/figures/squared_error.py": "a simulation on public numbers, by its seed",
     "nnx.py": "the caller's key for the loss, with the type of NNX's own",
     "testing/rules.py": "for a mechanism without noise",
