@@ -57,7 +57,7 @@ def run_all(
         except BaseException:
             # Do not wait for running trainings: they resume from their last checkpoint next time.
             for child in multiprocessing.active_children():
-                child.terminate()
+                child.kill()  # SIGTERM would make it save first, and take the next run
             raise
 
 
