@@ -144,15 +144,17 @@ def test_dc_sgd_e_reads_the_noise_of_the_coming_step(monkeypatch: Patch) -> None
     assert state["c"] > 1.2 * late["c"]
 
 
-def test_adaclip(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("estimate", ["per_example", "published"])
+def test_adaclip(estimate: str, monkeypatch: Patch) -> None:
     betas_and_limits = (0.9, 0.99, 1e-5, 1e-3)
-    run = stepper(monkeypatch, METHODS["adaclip"](SIGMA).transformation(B, KEY))
+    method = methods.adaclip(SIGMA, estimate=estimate)
+    run = stepper(monkeypatch, method.transformation(B, KEY))
     moments = np.zeros(D), np.full(D, 1e-4)
     for t in range(6):
         g, mask = batch(t, scale=0.02)
         got = run.step(tree_of(g), mask)
         want, moments = oracle.adaclip_step(
-            g, mask, moments, SIGMA, B, run.z_grad, *betas_and_limits
+            g, mask, moments, SIGMA, B, run.z_grad, *betas_and_limits, estimate == "published"
         )
         close(got, want)
         close(flat_of(run.state.hooks[0].mean), moments[0])

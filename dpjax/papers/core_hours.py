@@ -13,13 +13,15 @@ __all__ = [
     "cost_of",
     "estimated_search_seconds",
     "estimated_seconds",
+    "is_measured",
     "network_of",
 ]
 
 _SIDES = {
+    "cifar10_simclr": 64,  # 4,096 features
     **dict.fromkeys(("mnist", "fashion_mnist"), 28),
     **dict.fromkeys(("cifar10", "cifar100", "svhn"), 32),
-    **dict.fromkeys(("celeba_male", "celeba_smiling"), 64),
+    **dict.fromkeys(("celeba_male", "celeba_smiling", "celeba_attributes"), 64),
     "imagenette": 160,
     "names": 20,
     **dict.fromkeys(("ag_news", "ag_news_subset", "sst2"), 64),
@@ -123,7 +125,8 @@ def estimated_seconds(run: SeededRun) -> float:
     """Returns roughly how long a run takes on one core.
 
     ``T step + E N example`` with the network's two costs; inner momentum over K_0 iterates takes
-    K_0 + 1 gradients of each example. Evaluations are left out.
+    K_0 + 1 gradients of each example, and K augmented copies K times as long. Evaluations are left
+    out.
 
     Args:
         run: the run; its data need not be there.
@@ -134,9 +137,15 @@ def estimated_seconds(run: SeededRun) -> float:
     return steps * (cost.step + batch * _gradients(run) * cost.example)
 
 
+def is_measured(run: SeededRun) -> bool:
+    """Whether the cost of a run's network has been measured."""
+    return network_of(run)._replace(scale=1.0) in _COSTS
+
+
 def _gradients(run: SeededRun) -> int:
-    method = run.experiment.method
-    return 1 + int(method.get("length", 1)) if method.get("name") == "psasc_momentum" else 1
+    method, copies = run.experiment.method, run.experiment.train.multiplicity
+    momentum = method.get("name") == "psasc_momentum"
+    return copies * (1 + int(method.get("length", 1)) if momentum else 1)
 
 
 def estimated_search_seconds(search: GreedySearch) -> float:

@@ -120,13 +120,13 @@ def _colour(name: str) -> str:
 
 
 def _draw_group(axes: Any, cell: Cell, own: Sequence[Outcome]) -> None:
-    printed = np.array([outcome.cell.accuracy for outcome in own])
+    printed = np.array([outcome.cell.value for outcome in own])
     ours = np.array([outcome.mean for outcome in own])
     axes.errorbar(
         printed,
         ours,
         yerr=[outcome.deviation or 0.0 for outcome in own],
-        xerr=[outcome.cell.std or 0.0 for outcome in own],
+        xerr=[outcome.cell.spread or 0.0 for outcome in own],
         alpha=0.75,
         **_dots(cell.paper),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpjax.papers.agenda import why_not_here
-from dpjax.papers.core_hours import estimated_search_seconds, estimated_seconds
+from dpjax.papers.core_hours import estimated_search_seconds, estimated_seconds, is_measured
 from dpjax.papers.outcome import Outcome
 from dpjax.papers.prerequisites import GreedySearch
 from dpjax.papers.recipe import SEEDS, Recipe, SeededRun
@@ -72,17 +72,23 @@ def _named(own: Sequence[_Missing]) -> str:
 
 
 def _counted(own: Sequence[_Missing], store: Store) -> list[str]:
-    hours = _hours(own, store)
+    hours, measured = _hours(own, store)
     written = f"{hours:,.1f}" if hours < 100 else f"{hours:,.0f}"
-    return [str(len(own)), written if hours else ""]
+    if not measured:
+        written = f"{written} and what was not measured" if hours else "not measured"
+    return [str(len(own)), written if hours or not measured else ""]
 
 
-def _hours(own: Sequence[_Missing], store: Store) -> float:
+def _hours(own: Sequence[_Missing], store: Store) -> tuple[float, bool]:
+    """Returns the hours of what has been measured, and whether that is all."""
     runs = {run.key: run for one in own for run in one.runs}
     questions = [one.outcome.recipe.waits_for for one in own]
     greedy = {q.key: q for q in questions if isinstance(q, GreedySearch)}
-    seconds = sum(estimated_seconds(run) for key, run in runs.items() if key not in store.records)
-    return (seconds + sum(map(estimated_search_seconds, greedy.values()))) / 3600
+    left = [run for key, run in runs.items() if key not in store.records]
+    known = [run for run in left if is_measured(run)]
+    seconds = sum(map(estimated_seconds, known))
+    seconds += sum(map(estimated_search_seconds, greedy.values()))
+    return seconds / 3600, len(known) == len(left)
 
 
 def _runs(recipe: Recipe) -> list[SeededRun]:

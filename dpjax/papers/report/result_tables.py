@@ -19,6 +19,7 @@ TITLES = {
     "AutoDP": "Auto DP-SGD",
     "PSASC": "DP-PSASC",
     "AutoClip": "Automatic Clipping",
+    "De": "De et al.",
 }
 """The papers' names in print."""
 
@@ -99,7 +100,7 @@ def _columns(rows: Sequence[Outcome]) -> list[_Column]:
         ("data, model", lambda row: f"{row.cell.dataset}, {row.cell.model}"),
         *_budget_columns(rows),
         ("method", lambda row: row.cell.method),
-        ("printed", lambda row: markdown.plus_minus(row.cell.accuracy, row.cell.std)),
+        ("printed", lambda row: markdown.plus_minus(row.cell.value, row.cell.spread)),
         ("ours", lambda row: markdown.plus_minus(row.mean, row.deviation)),
         ("difference", lambda row: markdown.points(row.difference)),
         ("seeds", lambda row: str(len(row.records))),
@@ -174,7 +175,7 @@ def explained_differences(store: Store) -> str:
 
 def _row(suspected: SuspectedSetting, store: Store) -> list[str]:
     outcome = outcome_of(cell_named(suspected.cell), store)
-    printed, then = outcome.cell.accuracy, suspected.accuracy(store)
+    printed, then = outcome.cell.value, suspected.accuracy(store)
     return [
         suspected.cell,
         f"{printed:.2f}",

@@ -47,7 +47,7 @@ class Verdict:
     @property
     def printed(self) -> float:
         """By how many points the winner is ahead in print."""
-        return self.winner.cell.accuracy - self.loser.cell.accuracy
+        return self.winner.cell.value - self.loser.cell.value
 
     @property
     def ours(self) -> float:
@@ -174,7 +174,7 @@ def _order_table(compared: Sequence[Sequence[Outcome]]) -> str:
                 f"{TITLES[cell.paper]} {cell.table}",
                 f"{cell.dataset}, {cell.model}",
                 _budget(cell),
-                _ranking([(o.cell.accuracy, o.cell.method) for o in group]),
+                _ranking([(o.cell.value, o.cell.method) for o in group]),
                 _ranking([(o.mean or 0.0, o.cell.method) for o in group]),
                 f"{same} of {pairs}",
             ]
@@ -191,9 +191,9 @@ def _ranking(numbers: Sequence[tuple[float, str]]) -> str:
 def _agreeing(group: Sequence[Outcome]) -> tuple[int, int]:
     """Returns how many pairs are in the printed order, and how many pairs there are."""
     signs = [
-        (a.cell.accuracy - b.cell.accuracy) * ((a.mean or 0.0) - (b.mean or 0.0))
+        (a.cell.value - b.cell.value) * ((a.mean or 0.0) - (b.mean or 0.0))
         for a, b in combinations(group, 2)
-        if a.cell.accuracy != b.cell.accuracy
+        if a.cell.value != b.cell.value
     ]
     return sum(sign > 0 for sign in signs), len(signs)
 
