@@ -15,7 +15,7 @@ import optax
 from dpjax import _checks, _contract, schedules
 from dpjax._record import Record
 from dpjax.batch_sums import ClippedSum
-from dpjax.gradients import combined_norm
+from dpjax.gradients import PerExampleGrads, combined_norm
 from dpjax.gradients.groups import Groups, labels, normalised_groups
 from dpjax.hooks import Hook, Momentum, Preconditioner
 from dpjax.noise import sigma_gradient, white
@@ -73,7 +73,10 @@ class Release(Protocol):
         """Returns the optax transformation; the arguments are those of `dpjax.privatize`."""
 
     def clipped_sum(
-        self, grads: Any, opt_state: optax.OptState, mask: chex.Array | None = None
+        self,
+        grads: PerExampleGrads | chex.ArrayTree,
+        opt_state: optax.OptState,
+        mask: chex.Array | None = None,
     ) -> ClippedSum:
         """Returns the sum over a part of a batch; the arguments are those of `clipped_sum`."""
 
@@ -241,7 +244,10 @@ class Mechanism(_MechanismRecord):
         return privatize(self, sampling, key, axis_name)
 
     def clipped_sum(
-        self, grads: Any, opt_state: optax.OptState, mask: chex.Array | None = None
+        self,
+        grads: PerExampleGrads | chex.ArrayTree,
+        opt_state: optax.OptState,
+        mask: chex.Array | None = None,
     ) -> ClippedSum:
         """Returns the sum over a part of a batch, `dpjax.clipped_sum` of this mechanism."""
         from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it stands above)

@@ -33,7 +33,9 @@ data set. Poisson under replace-one has a known worst case for PLD only.
 """
 
 
-def as_relation(relation: Any, sampling: Sampling) -> NeighboringRelation:
+def as_relation(
+    relation: NeighboringRelation | str | None, sampling: Sampling
+) -> NeighboringRelation:
     """Returns the neighbouring relation: the one given, or the sampler's own.
 
     >>> as_relation(None, FixedSize(2, 10)).name, as_relation("replace_one", FullBatch()).name

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "plot": "figures",
     "papers": "the papers' tables, run again and set beside the printed numbers",
     "audit": "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
+    "bench": "what a private step costs on this machine, engine by engine",
 }
 """What each command does. Its module, of the same name, is imported when it is called."""
 

@@ -46,7 +46,7 @@ class BatchSums(NamedTuple):
 # What an engine is called with: the pass over one chunk.
 Pass = Callable[[Chunk], ChunkGrads]
 # ``(params, example[, key]) -> (loss, report)``: a loss of one example, and what is kept of it.
-Loss = Callable[..., tuple[jax.Array, Any]]
+Loss = Callable[..., tuple[jax.Array, chex.ArrayTree]]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class PerExampleGrads:
         return self._report()[0]
 
     @property
-    def aux(self) -> Any:
+    def aux(self) -> chex.ArrayTree:
         """What the loss returned beside its value, with a leading axis; see `has_aux`."""
         return self._report()[1]
 
@@ -182,7 +182,7 @@ class PerExampleGrads:
         index = group_index(groups, self._like)
         return self._stack(lambda chunk: chunk.norms(index))
 
-    def weighted_sum(self, weights: Any, groups: Groups = None) -> Any:
+    def weighted_sum(self, weights: chex.Array, groups: Groups = None) -> chex.ArrayTree:
         """Returns ``sum_i w_i g_i``, a pytree shaped like the parameters, in float32 or wider.
 
         Args:
@@ -201,7 +201,7 @@ class PerExampleGrads:
         return self._sum(body)[0].hi
 
     def aggregate(
-        self, fn: Callable[[jax.Array], tuple[jax.Array, Any]], groups: Groups = None
+        self, fn: Callable[[jax.Array], tuple[jax.Array, chex.ArrayTree]], groups: Groups = None
     ) -> BatchSums:
         """Returns ``sum_i w_i g_i`` and ``sum_i s_i`` in one pass over the chunks.
 
@@ -257,7 +257,7 @@ class PerExampleGrads:
         """Is False: Flax's TrainState asks gradients for a key of its own before it updates."""
         return False
 
-    def map(self, fn: Callable[[Any], Any]) -> "PerExampleGrads":
+    def map(self, fn: Callable[[chex.ArrayTree], chex.ArrayTree]) -> "PerExampleGrads":
         """Returns the gradients with `fn` applied to each; only if the engine holds them.
 
         `fn` takes and returns one example's gradient. Padding and rows that are not finite are

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import dp_accounting
 import jax
@@ -21,8 +21,11 @@ from dpjax.sampling import Sampling
 
 __all__ = ["Found", "Search", "Tuning"]
 
+Candidate = TypeVar("Candidate")
+Output = TypeVar("Output")
 
-class Found(NamedTuple):
+
+class Found(NamedTuple, Generic[Candidate, Output]):
     """What a private search releases, and nothing else: not the losing runs, not their number.
 
     Attributes:
@@ -32,9 +35,9 @@ class Found(NamedTuple):
         epsilon: the epsilon of the whole search at the given delta.
     """
 
-    candidate: Any
-    score: Any
-    output: Any
+    candidate: Candidate | None
+    score: float | None
+    output: Output | None
     epsilon: Bound
 
 
@@ -149,7 +152,7 @@ class Search(Record):
         self.mechanism.check_sampling(self.sampling)
         noise_multipliers(self.mechanism, self.steps)
 
-    def epsilon(self, delta: float, relation: Any = None) -> Bound:
+    def epsilon(self, delta: float, relation: NeighboringRelation | str | None = None) -> Bound:
         """Returns the epsilon of the whole search, under the sampler's own relation or another."""
         relation = as_relation(relation, self.sampling)
         run = self._one_run(relation, self.tuning.accountant)
@@ -166,11 +169,11 @@ class Search(Record):
 
     def run(
         self,
-        train: Callable[[Any, Any, jax.Array], tuple[float, Any]],
-        candidates: Sequence[Any],
+        train: Callable[[Candidate, Mechanism, jax.Array], tuple[float, Output]],
+        candidates: Sequence[Candidate],
         key: jax.Array,
         delta: float,
-    ) -> Found:
+    ) -> Found[Candidate, Output]:
         """Runs the search: draws which candidates to try, tries them, and keeps the best.
 
         Args:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import chex
+
 from dpjax.gradients.ghost.contractions import Site, is_lookup, lookup_sizes, sites_of
 from dpjax.gradients.ghost.trace import Program, analysed
 from dpjax.gradients.groups import leaf_paths
@@ -218,7 +220,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(loss_fn: Callable[..., Any], params: Any, *example: Any) -> Explanation:
+def explain(
+    loss_fn: Callable[..., Any], params: chex.ArrayTree, *example: chex.ArrayTree
+) -> Explanation:
     """Says how the ghost engine would compute the norms of a loss's gradients.
 
     Args:
