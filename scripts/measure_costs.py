@@ -92,6 +92,7 @@ def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
     data = jax.device_put(examples_of(dataset.train))
     drawn = FullBatch(program.plan.dataset_size).draw(state.key, 0)
     drawn = replace(drawn, indices=drawn.indices[: CHUNKS * case.rows])
+    drawn = replace(drawn, sampling=program.plan.sampling)  # privatize takes no other
 
     @jax.jit
     def step(state: TrainState, data: Examples, count: jax.Array) -> Any:

@@ -37,7 +37,8 @@ class NFNetBlock(nnx.Module):
         """Makes the layers."""
         self.stride, self.beta = stride, beta
         inner = outputs // 2
-        grouped = {"padding": "SAME", "groups": max(1, inner // group), "rngs": rngs}
+        grouped: dict[str, Any] = {"padding": "SAME", "groups": max(1, inner // group)}
+        grouped["rngs"] = rngs
         self.conv1 = StandardisedConv(inputs, inner, 1, rngs=rngs)
         self.conv2 = StandardisedConv(inner, inner, 3, stride=stride, **grouped)
         self.conv2b = StandardisedConv(inner, inner, 3, **grouped)

@@ -157,8 +157,8 @@ def resnet18(
 
     11,689,512 for 1000 classes, torchvision's number: DC-SGD prints "about 12M" and follows
     PyTorch's defaults, hence its stem is the default here; with its ten classes the network has
-    11,181,642. Lin et al. removed BatchNorm and put nothing in its place: ``norm="none"``, 11,172,042
-    parameters. Automatic Clipping cites results with this network.
+    11,181,642. Lin et al. removed BatchNorm and put nothing in its place: ``norm="none"``, with
+    11,172,042 parameters. Automatic Clipping cites results with this network.
 
     Args:
         shape: (height, width, channels) of one example.

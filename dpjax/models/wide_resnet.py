@@ -1,6 +1,7 @@
 """Wide residual networks with standardised weights, for DP-SGD from scratch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ class WideBlock(nnx.Module):
     ) -> None:
         """Makes the layers."""
         self.norm1, self.norm2 = GroupNorm(inputs, groups), GroupNorm(outputs, groups)
-        same = {"padding": "SAME", "rngs": rngs}
+        same: dict[str, Any] = {"padding": "SAME", "rngs": rngs}
         self.conv1 = StandardisedConv(inputs, outputs, 3, stride=stride, **same)
         self.conv2 = StandardisedConv(outputs, outputs, 3, **same)
         self.shortcut_norm = GroupNorm(inputs, groups) if first else None
@@ -78,15 +79,16 @@ class wide_resnet(nnx.Module):
             raise ValueError(f"depth = {depth}: expected 6 n + 4, as 16, 28 or 40")
         width = _checks.integer("width", width, at_least=1)
         groups = _checks.integer("groups", groups, at_least=1)
-        same = {"padding": "SAME", "rngs": rngs}
+        same: dict[str, Any] = {"padding": "SAME", "rngs": rngs}
         self.conv1 = StandardisedConv(image_shape(shape)[2], 16, 3, **same)
         blocks, inputs = [], 16
         for stage in range(3):
             outputs = 16 * width * 2**stage
             for place in range((depth - 4) // 6):
                 stride = 2 if stage and not place else 1
-                options = {"first": not place, "groups": groups, "rngs": rngs}
-                blocks.append(WideBlock(inputs, outputs, stride, **options))
+                first = not place
+                sizes = (inputs, outputs, stride)
+                blocks.append(WideBlock(*sizes, first=first, groups=groups, rngs=rngs))
                 inputs = outputs
         self.blocks = nnx.List(blocks)
         self.norm = GroupNorm(inputs, groups)

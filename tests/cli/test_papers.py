@@ -8,6 +8,7 @@ import pytest
 from dpjax.cli import main
 from dpjax.papers import RunRecord, Store, cell_named, outcome_of, recipe_of
 from dpjax.train import Experiment
+from tests.papers.made import pretend_files
 
 CELL = "psasc/III/mnist/4-layer-cnn/3/dp-psac"
 
@@ -65,7 +66,7 @@ def test_a_cell_without_runs_says_why(store, capsys):
 
 
 def test_plan_lists_what_is_left(store, tmp_path, capsys):
-    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    pretend_files(tmp_path / "data", "mnist")
     asked = ["papers", "plan", "psasc/III", "--rows", "dp-psac", "--json"]
     asked += ["--store", str(store.path), "--data-dir", str(tmp_path / "data")]
     assert main(asked) == 0
@@ -79,7 +80,7 @@ def test_plan_lists_what_is_left(store, tmp_path, capsys):
 
 
 def test_run_of_what_is_done_only_shows_it(store, tmp_path, capsys):
-    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    pretend_files(tmp_path / "data", "mnist")
     asked = ["papers", "run", "psasc/III", "--rows", "mnist", "--rows", "dp-psac"]
     asked += ["--seeds", "2", "--store", str(store.path), "--data-dir", str(tmp_path / "data")]
     assert main(asked) == 0

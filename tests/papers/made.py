@@ -1,8 +1,10 @@
 """Made data in the shapes of the papers' sets, for runs that take two steps."""
 
+from pathlib import Path
+
 import numpy as np
 
-from dpjax.data import Dataset, Pixels, Split
+from dpjax.data import Dataset, Pixels, Split, source_of
 
 # Shape of one example, classes, vocabulary.
 SHAPES = {
@@ -20,8 +22,18 @@ SHAPES = {
     "sst2": ((16,), 2, 1000),
     "mnli": ((16,), 3, 1000),
     "qqp": ((16,), 2, 1000),
-    "features": ((64,), 10, None),
+    "cifar10_simclr": ((64,), 10, None),
+    "celeba_attributes": ((64, 64, 3), 40, None),
 }
+
+
+def pretend_files(folder: Path, name: str) -> None:
+    """Makes empty files where the official ones of a data set belong."""
+    source = source_of(name)
+    for entry in source.files:
+        path = folder / (source.folder or "") / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
 
 def made(name: str, kind: str | None = None, size: int = 12) -> Dataset:

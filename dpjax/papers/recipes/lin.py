@@ -144,7 +144,7 @@ def _batch_size(cell: Cell) -> int:
 
 
 def _method(cell: Cell) -> dict[str, Any]:
-    setting = (cell.data, cell.epsilon)
+    setting = (cell.data, cell.epsilon or 0.0)
     if cell.method in _CONSTANT:
         c = _THRESHOLDS[cell.table][setting][_CONSTANT.index(cell.method)]
         return {
