@@ -118,7 +118,7 @@ class _Package(ModuleType):
             return value
         if name in __all__:
             return importlib.import_module(f"dpjax.{name}")
-        raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+        raise AttributeError(f"module 'dpjax' has no attribute {name!r}", name=name, obj=self)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *__all__})

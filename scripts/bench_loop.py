@@ -21,7 +21,7 @@ import numpy as np
 from dpjax import data
 from dpjax.data import Dataset, Pixels, Split
 from dpjax.train import Experiment, Program, TrainState, build_program
-from dpjax.train.runners import DeviceRunner, HostRunner
+from dpjax.train.mesh import DeviceRunner, HostRunner
 from dpjax.train.task import Examples, examples_of
 
 BATCH = 256

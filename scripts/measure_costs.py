@@ -23,7 +23,7 @@ from dpjax.papers import SeededRun, cells, recipe_of
 from dpjax.papers.core_hours import MeasuredNetwork, network_of
 from dpjax.sampling import FullBatch
 from dpjax.train import Experiment, build_program
-from dpjax.train.program import TrainState
+from dpjax.train.step import TrainState
 from dpjax.train.task import Examples, examples_of
 
 REFERENCE = MeasuredNetwork("small_cnn", 28)

@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import tomllib
+from importlib import resources
 from pathlib import Path
 
 import dpjax
@@ -26,6 +27,7 @@ ROOMS = [
     "_toml",
     "_states",
     "_interpreter",
+    "_imports",
     "rules",
     "schedules",
     "twofloat",
@@ -122,7 +124,7 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
 
 
 # Where the package that is installed has another name than the one that is imported.
-IMPORTED_AS = {"orbax_checkpoint": "orbax", "scikit_learn": "sklearn", "pillow": "PIL"}
+IMPORTED_AS = {"orbax_checkpoint": "orbax", "pillow": "PIL"}
 
 
 def declared(lines: list[str]) -> set[str]:
@@ -138,11 +140,24 @@ def test_third_party_imports_are_declared():
         [line for extra in project["optional-dependencies"].values() for line in extra]
     )
     for path in files():
-        allowed = needed | optional if room(path) in ("audit", "cli", "data", "testing") else needed
+        allowed = (
+            needed | optional
+            if room(path) in ("audit", "cli", "data", "testing", "train")
+            else needed
+        )
         for name in imported(path):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "dpjax":
                 assert top in allowed, f"{path} imports {top}"
+
+
+def test_every_package_and_config_is_shipped():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]
+    here = {path.parent for path in PACKAGE.rglob("__init__.py")}
+    names = {".".join(path.relative_to(PACKAGE.parent).parts) for path in here}
+    assert sorted(project["packages"]) == sorted({*names, "dpjax.configs"})
+    shipped = {path.name for path in resources.files("dpjax.configs").glob("*/*.toml")}
+    assert shipped == {path.name for path in (PACKAGE.parent / "configs").rglob("*.toml")}
 
 
 def test_public_names_exist_and_are_documented():

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import dpjax
-
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "docs" / "examples" / "three_methods.py"
 
@@ -16,20 +14,20 @@ def code_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
-def test_readme_shows_the_example_that_runs():
-    assert code_blocks(ROOT / "README.md")[0] == EXAMPLE.read_text()
+@pytest.mark.parametrize("block", code_blocks(ROOT / "README.md"), ids=[0, 1, 2])
+def test_each_block_of_the_readme_runs_alone(block, capsys):
+    exec(compile(block, "README.md", "exec"), {})
+    accuracies = re.findall(r"([\d.]+)% of held-out", capsys.readouterr().out)
+    assert all(float(found) > 80 for found in accuracies)
+    assert len(accuracies) == ("held-out" in block)
 
 
+@pytest.mark.slow
 def test_example_trains_three_methods(capsys):
     runpy.run_path(str(EXAMPLE))
     accuracies = [float(a) for a in re.findall(r"([\d.]+)%", capsys.readouterr().out)]
     assert len(accuracies) == 3
     assert min(accuracies) > 60
-
-
-def test_readme_budget_runs():
-    blocks = [block for block in code_blocks(ROOT / "README.md") if "calibrate" in block]
-    exec(compile(blocks[-1], "README.md", "exec"), {"dpjax": dpjax})
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from sklearn.datasets import load_digits
 
 import dpjax
 
 N, STEPS = 1437, 200  # private examples, steps
 EPSILON, DELTA = 6.0, 1e-4  # the budget of one run
 sampling = dpjax.sampling.Poisson(batch_size=256, dataset_size=N)
-images, labels = load_digits(return_X_y=True)
-x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
+digits = dpjax.data.load("digits")
+x, y = jnp.asarray(digits.train.x.reshape(N, 64) / 16), jnp.asarray(digits.train.y)
+held_out, labels = jnp.asarray(digits.test.x.reshape(-1, 64) / 16), digits.test.y
 
 rngs = nnx.Rngs(0)
 layers = nnx.Linear(64, 64, rngs=rngs), nnx.relu, nnx.Linear(64, 10, rngs=rngs)
@@ -28,11 +28,10 @@ ledgers = []
 for method in (dpjax.methods.dp_sgd(), dpjax.methods.auto_s(), dpjax.methods.dc_sgd_e()):
     mechanism = dpjax.calibrate(method, sampling, STEPS, EPSILON, DELTA)
     key = jax.random.key(len(ledgers))  # one noise never covers two signals
-    data = (x[:N], y[:N])
     fitted = dpjax.fit(
-        loss_fn, params, data, mechanism, sampling, optax.adam(3e-3), STEPS, key, chunk=64
+        loss_fn, params, (x, y), mechanism, sampling, optax.adam(3e-3), STEPS, key, chunk=64
     )
-    accuracy = jnp.mean(nnx.merge(graph, fitted.params)(x[N:]).argmax(1) == y[N:])
+    accuracy = jnp.mean(nnx.merge(graph, fitted.params)(held_out).argmax(1) == labels)
     ledgers.append(fitted.ledger)
     print(f"{mechanism.name:9s} {accuracy:6.1%} of held-out digits right")
 

@@ -50,7 +50,7 @@ def plant(dataset: Dataset, count: int, rng: np.random.Generator) -> Planted:
     width = int(np.prod(dataset.shape))
     canaries = np.zeros((count, width + count), np.float32)
     canaries[:, width:] = _LOUD * np.eye(count, dtype=np.float32)
-    train, test = (_widened(split, count) for split in (dataset.train, dataset.test))
+    train, test = (_widened(split, count) for split in (dataset.examples, dataset.test))
     order = rng.permutation(len(train.y) + included.sum())
     whole = Split(
         np.concatenate([train.x, canaries[included]])[order],

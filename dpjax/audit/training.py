@@ -15,7 +15,7 @@ from dpjax.audit.canaries import Planted, plant
 from dpjax.audit.claims import PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.finding import Finding
 from dpjax.audit.subjects import Subject
-from dpjax.data import Dataset
+from dpjax.data import Dataset, Split
 from dpjax.train import Experiment, Plan, Result, resolve, train
 
 __all__ = ["TrainingAudit", "audit_training"]
@@ -73,15 +73,15 @@ def audit_training(
         printed: the claim for a method without a guarantee.
     """
     rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(dataset.train.y))[: audit.examples]
-    part = replace(dataset, train=type(dataset.train)(*(a[rows] for a in dataset.train)))
+    rows = rng.permutation(dataset.size)[: audit.examples]
+    part = replace(dataset, train=Split(*(a[rows] for a in dataset.examples)))
     planted = plant(part, subject.canaries, rng)
     with tempfile.TemporaryDirectory() as folder:
         start = Path(folder) / "start.npz"
         _write_zeros(start, planted)
         experiment = _experiment(name, subject, planted, audit)
         experiment = experiment.set("run.seed", seed).set("model.weights", str(start))
-        plan = resolve(experiment, len(planted.dataset.train.y))
+        plan = resolve(experiment, planted.dataset.size)
         result = _trained(plan, planted.dataset, noise, Path(folder) / "run")
     rate = plan.batch_size / plan.dataset_size
     claims = partial(claim_of, plan.method, rate, plan.steps, printed=printed)

@@ -1,11 +1,20 @@
 """The command line: ``dpjax COMMAND ...``. A new command is a module and a row of `COMMANDS`."""
 
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import dpjax
-from dpjax.cli.command import Command, Group, Parser, add_command, interrupts_kept
+from dpjax.cli.command import (
+    Command,
+    Group,
+    Parser,
+    StoppedError,
+    add_command,
+    interrupts_kept,
+)
 
 __all__ = ["COMMANDS", "main"]
 
@@ -41,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None takes the process's own.
 
     Returns:
-        The exit code: 0; 2 after one line on stderr that says what was wrong; 130 after Ctrl-C,
-        and a line that says how to go on.
+        The exit code: 0; 2 after one line on stderr that says what was wrong; 130 after Ctrl-C and
+        143 after SIGTERM, and a line that says how to resume.
 
     >>> main(["epsilon", "--method", "dp_sgd", "--noise-multiplier", "1", "--accountant", "rdp",
     ...       "--dataset-size", "1000", "--batch-size", "10", "--steps", "100", "--delta", "1e-5"])
@@ -59,10 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupts_kept():
             args = _parser(arguments).parse_args(arguments)
-            return args.run(args)
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except _REFUSALS as error:
         print(f"dpjax: error: {_sentence(error)}", file=sys.stderr)
         return 2
+    except StoppedError as stop:
+        print(f"dpjax: {stop}", file=sys.stderr)
+        return stop.code
     except KeyboardInterrupt as stop:
         print(f"dpjax: stopped{''.join(f'; {how}' for how in stop.args)}", file=sys.stderr)
         return 130
@@ -97,5 +114,6 @@ def _sentence(error: BaseException) -> str:
         text = " ".join(str(error).split()) or type(error).__name__
     for argument, flag in _FLAGS.items():
         text = text.replace(argument, flag)
+    text = re.sub(r"allow_import\('([^']*)'\)", r"--import \1", text)
     # A file may hold what a terminal obeys: it is shown, not sent.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

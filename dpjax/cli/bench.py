@@ -18,11 +18,11 @@ from dpjax import _checks, data
 from dpjax.cli import printing
 from dpjax.cli.command import Command
 from dpjax.cli.experiment import read_experiment
+from dpjax.cli.flags import add_config_flag
 from dpjax.gradients.per_example import ENGINES
 from dpjax.train.config import Experiment
 from dpjax.train.optimizer import build_optimizer
-from dpjax.train.program import Program, TrainState
-from dpjax.train.setup import build_program
+from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.task import Examples, examples_of
 
 __all__ = ["COMMAND", "CompiledStep", "compiled", "ratio", "take_turns"]
@@ -103,10 +103,8 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(seed=None, seeds=None, diagnostics=False)
-    parser.add_argument(
-        "--config", metavar="FILE", help="a TOML file; without one, the embedded digits"
-    )
+    parser.set_defaults(seed=None, seeds=None, diagnostics=False, imports=[])
+    add_config_flag(parser, "train", meaning="without one, the embedded digits")
     parser.add_argument(
         "--set",
         action="append",
@@ -215,5 +213,5 @@ def _text(
 COMMAND = Command(
     _add_flags,
     _run,
-    ("dpjax bench", "dpjax bench --config configs/train/mnist_dp_sgd.toml --engine ghost"),
+    ("dpjax bench", "dpjax bench --config mnist_dp_sgd --engine ghost"),
 )

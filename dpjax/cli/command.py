@@ -9,9 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-__all__ = ["Command", "Group", "Parser", "add_command", "interrupts_kept"]
+__all__ = ["Command", "Group", "Parser", "StoppedError", "add_command", "interrupts_kept"]
 
 _SECONDS = 0.05  # until it is raised again: by then the callback it fell into is over
+
+
+class StoppedError(Exception):
+    """A command was ended from outside, and says how to resume.
+
+    Args:
+        message: one line.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        """Keeps the code."""
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ METHODS = ("dp_sgd", "auto_s", "psasc", "dc_sgd_p", "dc_sgd_e")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    what, run = add_experiment_flags(parser)
+    what, run = add_experiment_flags(parser, "compare")
     what.add_argument(
         "--methods",
         metavar="NAME,...",

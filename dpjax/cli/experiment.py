@@ -6,27 +6,46 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from dpjax.cli.flags import assignment
+from dpjax import data
+from dpjax.cli.flags import add_config_flag, assignment
+from dpjax.data import Dataset
 from dpjax.mechanism import Mechanism
-from dpjax.train.config import Experiment
-from dpjax.train.defaults import DIGITS
+from dpjax.train import allow_import
+from dpjax.train.config import DIGITS, Experiment
 from dpjax.train.folder import RunFolder
 
-__all__ = ["add_experiment_flags", "read_experiment", "stored_experiment", "unused_folder"]
+__all__ = [
+    "add_experiment_flags",
+    "load_data",
+    "read_experiment",
+    "stored_experiment",
+    "unused_folder",
+]
 
 
-def add_experiment_flags(parser: argparse.ArgumentParser) -> tuple[Any, Any]:
-    """Adds the flags of an experiment and of its run; returns the two groups, for more of them."""
+def add_experiment_flags(parser: argparse.ArgumentParser, room: str) -> tuple[Any, Any]:
+    """Adds the flags of an experiment and of its run; returns the two groups, for more of them.
+
+    Args:
+        parser: the command's parser.
+        room: the folder of configs/ in which --config looks up a name.
+    """
     what = parser.add_argument_group("experiment")
-    what.add_argument(
-        "--config", metavar="FILE", help="a TOML file; without one, the embedded digits"
-    )
+    add_config_flag(what, room, meaning="without one, the embedded digits")
     what.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="PATH=VALUE",
         help="change a value, as in train.batch_size=128; 'none' takes it away; repeatable",
+    )
+    what.add_argument(
+        "--import",
+        action="append",
+        default=[],
+        dest="imports",
+        metavar="MODULE",
+        help="let data.name and model.name be MODULE:NAME, which runs its code; repeatable",
     )
     what.add_argument("--epsilon", type=float, metavar="X", help="the budget, privacy.epsilon")
     run = parser.add_argument_group("run")
@@ -67,10 +86,12 @@ def read_experiment(
         base: what --config is read in place of; None for the embedded digits.
         method: the constructor whose arguments --set then gives; None leaves the method as it is.
     """
+    for module in args.imports:
+        allow_import(module)
     if args.config is not None:
         experiment = Experiment.from_file(args.config)
     else:
-        experiment = DIGITS if base is None else base
+        experiment = base or _default(args)
     changes: dict[str, Any] = dict(map(assignment, args.set))
     experiment = _with_method(experiment, changes.pop("method.name", None) or method)
     _check_arguments(experiment, changes)
@@ -79,6 +100,12 @@ def read_experiment(
     if args.diagnostics:
         changes["run.diagnostics"] = True
     return experiment.with_values(changes)
+
+
+def _default(args: argparse.Namespace) -> Experiment:
+    """Returns the digits' own experiment; for other data the defaults, which are nobody's own."""
+    own_data = any(text.strip().startswith("data.") for text in args.set)
+    return Experiment() if own_data else DIGITS
 
 
 def _with_method(experiment: Experiment, name: str | None) -> Experiment:
@@ -125,6 +152,16 @@ def stored_experiment(folder: Path, varied: bool = False) -> Experiment:
     if together > experiment.run.seeds and not varied:
         raise ValueError(f"{folder} holds runs that differ: expected --vary as it was")
     return experiment
+
+
+def load_data(experiment: Experiment, args: argparse.Namespace) -> Dataset:
+    """Returns the data of an experiment: by name, from a file, or from a function of the user's."""
+    config = experiment.data
+    if config.path is not None:
+        return data.read_file(config.path, config.name)
+    if ":" in config.name:
+        return data.from_function(config.name)
+    return data.load(config.name, args.data_dir)
 
 
 def unused_folder(name: str) -> Path:

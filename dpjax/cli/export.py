@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from dpjax import data
 from dpjax.cli.command import Command
-from dpjax.train import RunFolder, export
+from dpjax.cli.experiment import load_data
+from dpjax.train import RunFolder, allow_import, export
 
 __all__ = ["COMMAND"]
 
@@ -20,11 +20,21 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of the data sets; without it, DPJAX_DATA or ~/.cache/dpjax",
     )
+    parser.add_argument(
+        "--import",
+        action="append",
+        default=[],
+        dest="imports",
+        metavar="MODULE",
+        help="as the run was trained with",
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
     run = RunFolder(Path(args.folder))
-    dataset = data.load(run.read_config().data.name, args.data_dir)
+    for module in args.imports:
+        allow_import(module)
+    dataset = load_data(run.read_config(), args)
     for file in export(run, dataset, Path(args.output)):
         print(file)
     return 0

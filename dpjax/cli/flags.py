@@ -1,17 +1,48 @@
-"""The flags that say what is accounted, and how ``--set KEY=VALUE`` is read."""
+"""The flags that say what is accounted; how ``--config`` and ``--set KEY=VALUE`` are read."""
 
 import argparse
 import re
 import tomllib
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-__all__ = ["add_request_flags", "add_target_flag", "assignment"]
+__all__ = ["add_config_flag", "add_request_flags", "add_target_flag", "assignment"]
+
+
+def add_config_flag(group: Any, *rooms: str, meaning: str = "flags override it") -> None:
+    """Adds --config, which takes a file or the name of one that is shipped.
+
+    Args:
+        group: the parser.
+        rooms: the folders of configs/ in which a name is looked up, in this order.
+        meaning: what the help says besides.
+    """
+
+    def shipped_or_given(text: str) -> str:
+        if Path(text).exists() or Path(text).suffix:
+            return text
+        folders = [Path(str(files("dpjax.configs") / room)) for room in rooms]
+        known = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.toml")}
+        if text not in known:
+            names = ", ".join(sorted(known))
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: expected a TOML file, or the name of a shipped one ({names})"
+            )
+        return str(known[text])
+
+    group.add_argument(
+        "--config",
+        type=shipped_or_given,
+        metavar="FILE",
+        help=f"a TOML file, or the name of a shipped one; {meaning}",
+    )
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a request. One that is not given leaves no trace in the namespace."""
     parser.set_defaults(config=None, json=False)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file; flags override it")
+    add_config_flag(parser, "accounting", "methods", "train")
     parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
     _add_method_flags(parser.add_argument_group("method"))
     _add_sampling_flags(parser.add_argument_group("sampling and length"))
@@ -80,7 +111,7 @@ def assignment(text: str) -> tuple[str, Any]:
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError as error:
-        if re.fullmatch(r"[\w./~+-]+", value):
+        if re.fullmatch(r"[\w./~+:-]+", value):
             return key, value
         raise ValueError(
             f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'

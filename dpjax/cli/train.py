@@ -1,26 +1,29 @@
 """``dpjax train``: one experiment, or several members of it, at a budget."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from dpjax import data
+import jax
+
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import diagnostics_plots, printing, run_plots
-from dpjax.cli.command import Command
+from dpjax.cli.command import Command, StoppedError
 from dpjax.cli.experiment import (
     add_experiment_flags,
+    load_data,
     read_experiment,
     stored_experiment,
     unused_folder,
 )
 from dpjax.cli.flags import assignment
 from dpjax.cli.released_runs import read_run, read_runs, spent_by
-from dpjax.train import Experiment, Result, train
+from dpjax.train import Experiment, LostProcessError, Preempted, Result, train
 from dpjax.train.folder import refuse_links
 from dpjax.train.progress import progress_for
 
@@ -28,7 +31,7 @@ __all__ = ["COMMAND", "resumable", "say", "trained"]
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    what, run = add_experiment_flags(parser)
+    what, run = add_experiment_flags(parser, "train")
     what.add_argument(
         "--method", metavar="NAME", help="a constructor in dpjax.methods; --set method.ARG=VALUE"
     )
@@ -45,14 +48,63 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="resume --out as another experiment, or under other versions, with new keys",
     )
+    several = parser.add_argument_group("several processes")
+    several.add_argument(
+        "--distributed",
+        action="store_true",
+        help="be one of several processes of one run; the same command on each, --out shared",
+    )
+    several.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="process 0; without it JAX_COORDINATOR_ADDRESS, or what JAX finds of a cluster",
+    )
+    several.add_argument(
+        "--processes", type=int, metavar="N", help="how many; without it JAX_NUM_PROCESSES"
+    )
+    several.add_argument(
+        "--process-id", type=int, metavar="I", help="which one; without it JAX_PROCESS_ID"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
+    if not args.distributed:
+        return _trained_and_shown(args)
+    _join(args)
+    try:
+        return _trained_and_shown(args)
+    except BaseException as error:
+        # The others wait for this process as long as it lives: an ordinary exit waits for them.
+        say(" ".join(f"process {args.process_id}: {error}".split()))
+        _leave_at_once(error.code if isinstance(error, StoppedError) else 2)
+
+
+def _join(args: argparse.Namespace) -> None:
+    """Makes this process one of several, which JAX lets find each other."""
+    if args.out is None:
+        raise ValueError("--distributed: expected --out DIR, a folder that all processes share")
+    for flag, variable in (("processes", "JAX_NUM_PROCESSES"), ("process_id", "JAX_PROCESS_ID")):
+        if getattr(args, flag) is None and variable in os.environ:
+            setattr(args, flag, int(os.environ[variable]))
+    jax.distributed.initialize(args.coordinator, args.processes, args.process_id)
+    args.process_id = jax.process_index()
+    args.quiet = args.quiet or args.process_id > 0
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _trained_and_shown(args: argparse.Namespace) -> int:
     experiment, vary = _asked(args)
     folder = Path(args.out) if args.out else unused_folder(_name(experiment))
     resume = args.resume or args.rekey
     with resumable(folder):
         results = trained(experiment, folder, args, vary=vary, resume=resume, rekey=args.rekey)
+    if jax.process_index() > 0:
+        return 0
     pictures = _plotted(results, folder)
     printing.show(args.json, _text(results, folder, pictures), _data(results, folder, pictures))
     return 0
@@ -96,7 +148,7 @@ def trained(
     **options: Any,
 ) -> list[Result]:
     """Trains with the data, the progress and the messages of the command line."""
-    dataset = data.load(experiment.data.name, args.data_dir)
+    dataset = load_data(experiment, args)
     return train(
         experiment,
         dataset,
@@ -109,16 +161,17 @@ def trained(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Says how to go on if the user stops what is done inside, and there is a run to go on with."""
+    """Says how to resume if the user stops what is done inside, and there is a run to resume."""
+    how = f"the same command with --resume --out {shlex.quote(str(folder))} resumes"
     try:
         yield
     except KeyboardInterrupt:
         if not any(folder.glob("**/run.json")):
             raise
-        where = shlex.quote(str(folder))
-        raise KeyboardInterrupt(
-            f"the same command with --resume --out {where} goes on from the last checkpoint"
-        ) from None
+        raise KeyboardInterrupt(f"{how} from the last checkpoint") from None
+    except (Preempted, LostProcessError) as error:
+        code = 143 if isinstance(error, Preempted) else 3  # 143: what a shell says of a SIGTERM
+        raise StoppedError(f"{error}; {how} from the last checkpoint", code) from error
 
 
 def _name(experiment: Experiment) -> str:
@@ -196,7 +249,7 @@ COMMAND = Command(
     (
         "dpjax train --method auto_s --epsilon 2",
         "dpjax train --set optimizer.learning_rate=0.01 --seeds 5 --out runs/five",
-        "dpjax train --config configs/train/mnist_dp_sgd.toml --out runs/mnist",
+        "dpjax train --config mnist_dp_sgd --out runs/mnist",
         "dpjax train --resume --out runs/mnist",
     ),
 )

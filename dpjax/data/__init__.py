@@ -1,8 +1,9 @@
 """Data sets in their official file formats, verified; and the digits, which need no files."""
 
-from dpjax.data.base import Dataset, Pixels, Split
+from dpjax.data.base import Dataset, Pixels, RandomAccess, Split
 from dpjax.data.fetching import fetch
 from dpjax.data.loading import load
+from dpjax.data.own import Rows, from_function, read_file
 from dpjax.data.registry import DATASETS, data_directory, source_of
 from dpjax.data.source import Archive, File, Folder, Source
 from dpjax.data.verify import Status, status
@@ -14,12 +15,16 @@ __all__ = [
     "File",
     "Folder",
     "Pixels",
+    "RandomAccess",
+    "Rows",
     "Source",
     "Split",
     "Status",
     "data_directory",
     "fetch",
+    "from_function",
     "load",
+    "read_file",
     "source_of",
     "status",
 ]

@@ -1,13 +1,17 @@
 """What a data set is, once it is in memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dpjax import _checks
 
-__all__ = ["Dataset", "Pixels", "Split"]
+__all__ = ["Dataset", "Pixels", "RandomAccess", "Split"]
+
+
+_CHECKED = 1024
 
 
 class Split(NamedTuple):
@@ -22,6 +26,24 @@ class Split(NamedTuple):
 
     x: np.ndarray
     y: np.ndarray
+
+
+class RandomAccess(Protocol):
+    """Examples that are read when they are asked for, as `dpjax.data.Rows` does.
+
+    Attributes:
+        shape: of one example's inputs.
+        dtype: of the inputs.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+
+    def __getitems__(self, rows: Sequence[int] | np.ndarray) -> Split:
+        """Returns some examples by their numbers, stacked."""
 
 
 class Pixels(NamedTuple):
@@ -46,7 +68,7 @@ class Dataset:
 
     Attributes:
         name: its name in `dpjax.data.DATASETS`.
-        train: what is trained on; private.
+        train: what is trained on, in memory or read on demand; private.
         test: what is evaluated on.
         classes: how many classes there are, or how many labels an example has at once.
         pixels: how stored images become float32; None for what is no image.
@@ -54,7 +76,7 @@ class Dataset:
     """
 
     name: str
-    train: Split
+    train: Split | RandomAccess
     test: Split
     classes: int
     pixels: Pixels | None = None
@@ -64,7 +86,7 @@ class Dataset:
         """Checks that there is a label for every example, and a class for every label."""
         classes = _checks.integer("classes", self.classes, at_least=1)
         for part, split in (("train", self.train), ("test", self.test)):
-            x, y = split
+            x, y = split if isinstance(split, Split) else _some(split)
             if len(x) != len(y):
                 raise ValueError(f"{self.name}: {len(x)} {part} examples, {len(y)} labels")
             if not np.issubdtype(y.dtype, np.integer):
@@ -81,4 +103,21 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one example."""
-        return self.train.x.shape[1:]
+        return self.train.x.shape[1:] if isinstance(self.train, Split) else self.train.shape
+
+    @property
+    def size(self) -> int:
+        """N, the number of private examples."""
+        return len(self.train.y) if isinstance(self.train, Split) else len(self.train)
+
+    @property
+    def examples(self) -> Split:
+        """The private examples in memory, read if they are not."""
+        if isinstance(self.train, Split):
+            return self.train
+        return self.train.__getitems__(np.arange(self.size))
+
+
+def _some(rows: RandomAccess) -> Split:
+    """Returns examples from all over the data: reading all may take hours."""
+    return rows.__getitems__(np.unique(np.linspace(0, len(rows) - 1, _CHECKED).astype(int)))

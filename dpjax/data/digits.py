@@ -1,5 +1,6 @@
-"""The digits of scikit-learn: 8 x 8 images that need no files."""
+"""Handwritten digits that come with the package: 8 x 8 images, the same as scikit-learn's."""
 
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,8 @@ __all__ = ["DIGITS"]
 
 def _read(source: Source, folder: Path) -> Dataset:
     del folder
-    try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415
-    except ImportError as error:
-        raise ImportError("the digits need scikit-learn: pip install dpjax[run]") from error
-    images, labels = load_digits(return_X_y=True)
-    x, y = images.astype(np.uint8).reshape(-1, 8, 8, 1), labels.astype(np.int32)
+    with as_file(files("dpjax.data") / "digits.npz") as path, np.load(path) as stored:
+        x, y = stored["x"], stored["y"].astype(np.int32)
     count = source.examples[0]
     return Dataset(
         source.name,
@@ -30,12 +27,11 @@ def _read(source: Source, folder: Path) -> Dataset:
 
 DIGITS = Source(
     name="digits",
-    title="Digits (scikit-learn)",
+    title="Digits (embedded)",
     folder=None,
     examples=(1_437, 360),
     classes=10,
     files=(),
-    notes="8 x 8 grey digits, Alpaydin and Kaynak, UCI; CC BY 4.0; the first 1,437 train. Needs "
-    "scikit-learn (dpjax[run]).",
+    notes="8 x 8 grey digits, Alpaydin and Kaynak, UCI; CC BY 4.0; the first 1,437 train.",
     read=_read,
 )

@@ -75,7 +75,7 @@ def _what_to_put_where(
 
 def _check_counts(source: Source, dataset: Dataset, folder: Path) -> None:
     for part, split, expected in zip(
-        ("train", "test"), (dataset.train, dataset.test), source.examples, strict=True
+        ("train", "test"), (dataset.examples, dataset.test), source.examples, strict=True
     ):
         if len(split.x) != len(split.y) or not len(split.y):
             raise ValueError(f"{folder}: {len(split.x)} {part} examples, {len(split.y)} labels")

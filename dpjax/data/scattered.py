@@ -67,7 +67,7 @@ def _batch_features(images: jax.Array, pixels: Pixels) -> jax.Array:
 def _read(source: Source, folder: Path) -> Dataset:
     original, pixels = _ORIGINALS[source.name]
     images = original.read(replace(original, files=source.files, examples=source.examples), folder)
-    train, test = (Split(features(x, pixels), y) for x, y in (images.train, images.test))
+    train, test = (Split(features(x, pixels), y) for x, y in (images.examples, images.test))
     return Dataset(source.name, train, test, source.classes)
 
 

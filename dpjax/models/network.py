@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dpjax import _checks
+from dpjax._imports import imported
 from dpjax.gradients import refuse_batch_stats
 from dpjax.models.alexnet import alexnet, alexnet_small
 from dpjax.models.cnns import cnn4, lin_b1, lin_b2, lin_b3, lin_b4, small_cnn
@@ -103,7 +104,9 @@ def build(
     """Builds a network by name.
 
     Args:
-        name: one of `MODELS`.
+        name: one of `MODELS`; or ``"module:Class"``, a constructor of your own that takes
+            ``(shape, classes, *, rngs)`` and its options, in a module that
+            `dpjax.train.allow_import` was given.
         shape: ONE example's: (height, width, channels), (length,) of tokens, or (features,).
         classes: how many logits.
         vocabulary: for text, how many tokens there are; 0 is padding.
@@ -119,13 +122,16 @@ def build(
         >>> network.apply(params, jnp.zeros((8, 8, 1))).shape
         (10,)
     """
-    _checks.choice("model", name, MODELS)
+    if ":" in name:
+        model = imported("model.name", name)
+    else:
+        model = MODELS[_checks.choice("model", name, MODELS)]
     shape = example_shape(shape)
     classes = _checks.integer("classes", classes, at_least=1)
-    _add_vocabulary(name, vocabulary, options)
+    _add_vocabulary(name, model, vocabulary, options)
 
     def module(rngs: nnx.Rngs) -> nnx.Module:
-        return MODELS[name](shape, classes, rngs=rngs, **options)
+        return model(shape, classes, rngs=rngs, **options)
 
     return _network(name, shape, module)
 
@@ -140,8 +146,9 @@ def _network(
     return Network(name, shape, count, module, graph, state)
 
 
-def _add_vocabulary(name: str, vocabulary: int | None, options: dict[str, Any]) -> None:
-    model = MODELS[name]
+def _add_vocabulary(
+    name: str, model: Callable[..., nnx.Module], vocabulary: int | None, options: dict[str, Any]
+) -> None:
     # The signature of an NNX class is its metaclass', which takes anything.
     signature = inspect.signature(model.__init__ if inspect.isclass(model) else model)
     parameters = dict(signature.parameters)

@@ -1,22 +1,24 @@
 """Training: experiments as frozen records, a pure jitted loop, checkpoints, runs on disk."""
 
+from dpjax._imports import allow_import
 from dpjax.train.checkpoint import CheckpointError, Checkpoints
-from dpjax.train.config import Experiment
-from dpjax.train.driver import Result
-from dpjax.train.export import export
-from dpjax.train.folder import RunFolder
-from dpjax.train.keys import member_key, root_key
-from dpjax.train.program import Program, TrainState
-from dpjax.train.resolve import Plan, resolve
-from dpjax.train.sections import (
+from dpjax.train.config import (
     DataConfig,
+    Experiment,
     ModelConfig,
     OptimizerConfig,
     PrivacyConfig,
     RunConfig,
     TrainConfig,
 )
-from dpjax.train.setup import build_program, build_runner
+from dpjax.train.export import export
+from dpjax.train.folder import RunFolder
+from dpjax.train.identity import member_key, root_key
+from dpjax.train.loop import LostProcessError, Preempted, Result
+from dpjax.train.mesh import build_runner
+from dpjax.train.plan import Plan, resolve
+from dpjax.train.run import Run
+from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.training import train
 
 __all__ = [
@@ -24,16 +26,20 @@ __all__ = [
     "Checkpoints",
     "DataConfig",
     "Experiment",
+    "LostProcessError",
     "ModelConfig",
     "OptimizerConfig",
     "Plan",
+    "Preempted",
     "PrivacyConfig",
     "Program",
     "Result",
+    "Run",
     "RunConfig",
     "RunFolder",
     "TrainConfig",
     "TrainState",
+    "allow_import",
     "build_program",
     "build_runner",
     "export",

@@ -1,23 +1,40 @@
-"""Checkpoints that survive a kill at any moment, and are refused when a byte of them is wrong."""
+"""Checkpoints through Orbax that survive a kill at any moment, and are refused when damaged.
 
+A state is a pytree of global arrays: each process writes and reads its own shards, and a state may
+be restored to other devices than it was saved from. Orbax writes in the background; when it has
+committed a checkpoint, a manifest with the hash of every file seals it. Without its manifest a
+checkpoint does not exist.
+"""
+
+import errno
 import json
+import logging
+import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 
 from dpjax import _checks
-from dpjax.train import leaves, manifest, storage
+from dpjax.train import manifest
 from dpjax.train.manifest import Refused
 
-__all__ = ["CheckpointError", "Checkpoints", "Restored"]
+__all__ = ["CheckpointError", "Checkpoints", "Leaf", "Restored", "describe", "difference"]
 
-_FORMAT = "dpjax checkpoint 1"
-_FOLDER = re.compile(r"checkpoint-([0-9]{8,})-step-([0-9]+)")
-_STATE = "state"
+_FORMAT = "dpjax checkpoint 2"
+_FOLDER = re.compile(r"step_([0-9]{8,})")
+_UNFINISHED = re.compile(r"step_[0-9]{8,}\.orbax-checkpoint-tmp.*")
+_ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+
+# What a disk or a user's limits may say; Orbax passes it on in words only.
+_DISK = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENOTDIR", "EMFILE")
 
 
 class CheckpointError(ValueError):
@@ -25,7 +42,7 @@ class CheckpointError(ValueError):
 
 
 class Restored(NamedTuple):
-    """What a run goes on from.
+    """What a run resumes from.
 
     Attributes:
         step: the step it was saved at.
@@ -44,31 +61,26 @@ class Restored(NamedTuple):
         return f"Restored(step={self.step}, refused={self.refused})"
 
 
-class _Entry(NamedTuple):
-    serial: int  # the order of saving, which steps need not follow after a fall-back
-    step: int
-    path: Path
-
-
 class Checkpoints:
-    """The checkpoints of one run, in a folder of their own, written by one process at a time.
+    """The checkpoints of one run, in a folder of their own.
 
-    A checkpoint is a folder with the arrays as Orbax writes them and, written last, a manifest with
-    the size and sha256 of every file. Without its manifest it does not exist: the next `save`
-    removes it. Nothing is pickled, and reading executes nothing.
+    One process writes at a time, or several that JAX knows of: all of them then call `save`,
+    `restore` and `wait`, on one file system. Nothing is pickled, and reading executes nothing.
 
     Args:
         folder: where they are; made at the first `save`.
         identity: what the run is, such as a hash of its configuration. A checkpoint with another
             identity is refused.
-        keep: how many complete checkpoints stay; older ones go once a newer one is complete.
+        keep: how many complete checkpoints stay, at least 2: the older of two serves until the
+            newer is sealed.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     checkpoints = Checkpoints(Path(folder), identity="run 1")
-        ...     checkpoints.save(3, {"w": np.ones(2)}, meta={"epsilon": 0.5})
-        ...     restored = checkpoints.restore(like={"w": np.zeros(2)})
+        ...     checkpoints.save(3, {"w": jnp.ones(2)}, meta={"epsilon": 0.5})
+        ...     checkpoints.wait()
+        ...     restored = checkpoints.restore(like={"w": jnp.zeros(2)})
         >>> restored.step, restored.state["w"].tolist(), restored.meta
         (3, [1.0, 1.0], {'epsilon': 0.5})
     """
@@ -79,40 +91,61 @@ class Checkpoints:
             raise ValueError(f"identity = {identity!r}: expected a string that is not empty")
         self.folder = Path(folder).absolute()
         self.identity = identity
-        self.keep = _checks.integer("keep", keep, at_least=1)
+        self.keep = _checks.integer("keep", keep, at_least=2)
+        self._manager: ocp.CheckpointManager | None = None
+        self._sealing: threading.Thread | None = None
+        self._failure: OSError | None = None
+        self._base = -1  # what was restored; newer checkpoints are of no use
 
     def save(self, step: int, state: Any, meta: Mapping[str, Any]) -> None:
-        """Writes one checkpoint: when this returns it is complete and on the disk.
+        """Begins to write a checkpoint; the state may change as soon as this returns.
 
-        It is from now on the newest. Afterwards those beyond `keep` are removed, and those at this
-        step or a later one: the run went back behind them.
+        It waits for the checkpoint before it. The first one removes those that are incomplete, and
+        those that the run went back behind.
 
         Args:
-            step: the step the run is at.
+            step: the step the run is at, above those saved before.
             state: any pytree of JAX or NumPy arrays, typed keys among them.
             meta: plain data, as JSON can hold it; tuples come back as lists, keys as strings.
 
         Raises:
-            OSError: a full disk, a folder that cannot be written: one sentence. The earlier
-                checkpoints are as they were.
+            OSError: a full disk, a folder that cannot be written: one sentence, here or at the next
+                `save` or `wait`. The earlier checkpoints are as they were.
         """
         step = _checks.integer("step", step, at_least=0)
         content = {
             "format": _FORMAT,
             "identity": self.identity,
-            "leaves": leaves.describe(state),
+            "leaves": describe(state),
             "meta": dict(meta),
         }
-        arrays = leaves.to_host(state)
-        size = len(json.dumps(content)) + storage.size(arrays)
-        with storage.one_sentence(f"checkpoint of step {step} was not written to {self.folder}"):
-            entry = self._write(step, content, arrays, size)
-        with storage.one_sentence(f"in {self.folder} old checkpoints were not removed"):
-            self._remove_older(entry)
+        size = len(json.dumps(content)) + _size(state)
+        self.wait()
+        with _one_sentence(f"checkpoint of step {step} was not written to {self.folder}"):
+            if self._manager is None:
+                self._manager = self._opened(step)
+            if jax.process_index() == 0:
+                _reserve(self.folder / "reserved", size)
+            self._manager.save(step, args=ocp.args.StandardSave(_stored(state)), force=True)
+        self._base = step
+        self._sealing = threading.Thread(target=self._seal, args=(step, content))
+        self._sealing.start()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is complete and on the disk, or raises why it is not."""
+        if self._sealing is not None:
+            self._sealing.join()
+            self._sealing = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._manager = None
+            raise failure
 
     def steps(self) -> list[int]:
         """Returns the steps of the complete checkpoints, oldest first; no file is read."""
-        return list(dict.fromkeys(entry.step for entry in self._complete()))
+        if self._sealing is not None:
+            self._sealing.join()
+        return [step for step, path in self._entries() if manifest.is_sealed(path)]
 
     def restore(self, like: Any, step: int | None = None) -> Restored | None:
         """Reads the newest checkpoint that is sound, or None if there is none at all.
@@ -125,94 +158,264 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, and every one is refused, with the reasons.
         """
-        found = self._complete()
+        found = self.steps()
         if not found:
             return None
-        if step is not None:
-            found = [entry for entry in found if entry.step == step]
-        if not found:
-            raise CheckpointError(f"step = {step}: expected one of {self.steps()}")
-        expected = leaves.describe(like)
+        if step is not None and step not in found:
+            raise CheckpointError(f"step = {step}: expected one of {found}")
+        expected = describe(like)
         refused: list[str] = []
-        for entry in reversed(found):
+        for each in reversed(found) if step is None else [step]:
+            path = self._path(each)
             try:
-                content = self._checked(entry, expected)
-                state = _read(entry.path / _STATE, content["leaves"], like)
+                content = self._checked(path, expected)
+                state = _read(path, like)
             except (Refused, OSError) as error:
-                refused.append(f"checkpoint of step {entry.step} refused: {error} ({entry.path})")
+                refused.append(f"checkpoint of step {each} refused: {error} ({path})")
             else:
-                return Restored(entry.step, state, content["meta"], tuple(refused))
+                self._base = each
+                return Restored(each, state, content["meta"], tuple(refused))
         raise CheckpointError("; ".join(refused))
 
-    def _write(
-        self, step: int, content: dict[str, Any], arrays: dict[str, np.ndarray], size: int
-    ) -> _Entry:
-        if not self.folder.exists():
-            self.folder.mkdir(parents=True)
-            manifest.sync(self.folder.parent)
-        for entry in self._entries():
-            if not manifest.is_sealed(entry.path):
-                manifest.remove(entry.path)
-        serial = max((entry.serial for entry in self._entries()), default=0) + 1
-        path = self.folder / f"checkpoint-{serial:08d}-step-{step}"
-        path.mkdir()
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:08d}"
+
+    def _opened(self, step: int) -> ocp.CheckpointManager:
+        """Removes what is of no use and returns the manager that writes."""
+        if jax.process_index() == 0:
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True)
+                manifest.sync(self.folder.parent)
+            for path in self.folder.iterdir():
+                if _UNFINISHED.fullmatch(path.name):
+                    manifest.remove(path)
+            behind = step - 1 if self._base < 0 else self._base
+            for each, path in self._entries():
+                if each > behind or not manifest.is_sealed(path):
+                    manifest.remove(path)
+        _mute_orbax()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=self.keep, step_prefix="step", step_format_fixed_length=8, create=False
+        )
+        if jax.process_count() > 1:
+            ocp.multihost.sync_global_processes("dpjax checkpoints were tidied")
+        return ocp.CheckpointManager(self.folder, options=options)
+
+    def _seal(self, step: int, content: dict[str, Any]) -> None:
+        """Waits until Orbax has committed a checkpoint, then seals it; runs in a thread."""
         try:
-            manifest.sync(self.folder)
-            storage.reserve(path / "reserved", size)
-            storage.write_arrays(path / _STATE, arrays)
-            manifest.seal(path, {**content, "folder": path.name})
-        except BaseException:
-            with suppress(OSError):  # the next save tries again; what went wrong is told first
-                manifest.remove(path)
-            raise
-        return _Entry(serial, step, path)
+            with _one_sentence(f"checkpoint of step {step} was not written to {self.folder}"):
+                assert self._manager is not None
+                self._manager.wait_until_finished()
+                if jax.process_index() == 0:
+                    path = self._path(step)
+                    manifest.seal(path, {**content, "folder": path.name})
+        except BaseException as error:  # whatever it is, the run must hear of it
+            self._failure = error if isinstance(error, OSError) else OSError(str(error))
+            with suppress(OSError):
+                for path in self.folder.glob(f"step_{step:08d}*"):
+                    manifest.remove(path)
 
-    def _remove_older(self, newest: _Entry) -> None:
-        older = [entry for entry in self._complete() if entry.serial != newest.serial]
-        back = [entry for entry in older if entry.step >= newest.step]
-        before = [entry for entry in older if entry.step < newest.step]
-        for entry in [*back, *before[: max(0, len(before) + 1 - self.keep)]]:
-            manifest.remove(entry.path)
-
-    def _entries(self) -> list[_Entry]:
+    def _entries(self) -> list[tuple[int, Path]]:
         if not self.folder.exists():
             return []
-        with storage.one_sentence(f"checkpoints in {self.folder} were not listed"):
+        with _one_sentence(f"checkpoints in {self.folder} were not listed"):
             paths = list(self.folder.iterdir())
         found = [(match, path) for path in paths if (match := _FOLDER.fullmatch(path.name))]
         return sorted(
-            _Entry(int(match[1]), int(match[2]), path)
+            (int(match[1]), path)
             for match, path in found
             if path.is_dir() and not path.is_symlink()  # a link leads to someone else's
         )
 
-    def _complete(self) -> list[_Entry]:
-        return [entry for entry in self._entries() if manifest.is_sealed(entry.path)]
-
-    def _checked(self, entry: _Entry, expected: list[leaves.Leaf]) -> dict[str, Any]:
+    def _checked(self, path: Path, expected: "list[Leaf]") -> dict[str, Any]:
         """Returns the manifest of a checkpoint of this run, with sound files and `expected`."""
-        content = manifest.read(entry.path)
+        content = manifest.read(path)
         if content.get("format") != _FORMAT:
             raise Refused(f"its format is {content.get('format')!r}, expected {_FORMAT!r}")
         if content.get("identity") != self.identity:
             raise Refused(
                 f"it is of another run, {content.get('identity')!r}, expected {self.identity!r}"
             )
-        if content.get("folder") != entry.path.name:
+        if content.get("folder") != path.name:
             raise Refused(f"its folder was {content.get('folder')!r} when it was written")
-        manifest.check_files(entry.path, content["files"])
-        stored = leaves.from_plain(content.get("leaves"))
+        manifest.check_files(path, content["files"])
+        stored = _leaves(content.get("leaves"))
         if stored is None or not isinstance(content.get("meta"), dict):
             raise Refused("its manifest is not in the format of dpjax")
-        if difference := leaves.difference(stored, expected):
-            raise Refused(difference)
-        content["leaves"] = stored
+        if why := difference(stored, expected):
+            raise Refused(why)
         return content
 
 
-def _read(path: Path, stored: list[leaves.Leaf], like: Any) -> Any:
-    arrays = storage.read_arrays(path, leaves.placeholders(like))
+class Leaf(NamedTuple):
+    """What is known of one leaf of a state beside its bytes.
+
+    Attributes:
+        path: where it stands in the tree, as `jax.tree_util.keystr` writes it.
+        shape: its shape.
+        dtype: its type: ``"float32"``, ``"key<fry>"``.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def kind(self) -> str:
+        """Type and shape, as in ``float32[2, 3]``."""
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def describe(tree: Any) -> list[Leaf]:
+    """Returns the leaves of `tree`, in its order; no array is read.
+
+    Example:
+        >>> describe({"w": np.zeros((2, 3), np.float32), "nothing": None})
+        [Leaf(path="['w']", shape=(2, 3), dtype='float32')]
+    """
+    found = []
+    for path, value in _flat(tree):
+        if not isinstance(value, _ARRAYS):
+            raise TypeError(f"leaf {path} = {value!r}: expected an array of JAX or NumPy")
+        if not _is_key(value) and value.dtype.kind in "OSUMm":
+            raise TypeError(f"leaf {path}: expected numbers, got an array of {value.dtype}")
+        found.append(Leaf(path, tuple(value.shape), str(value.dtype)))
+    return found
+
+
+def difference(stored: Sequence[Leaf], expected: Sequence[Leaf]) -> str | None:
+    """Returns one clause on the first leaf in which two states differ, or None."""
+    here, wanted = ({leaf.path: leaf for leaf in leaves} for leaves in (stored, expected))
+    for path, leaf in wanted.items():
+        if path not in here:
+            return f"leaf {path} {leaf.kind} is not stored"
+        if here[path].kind != leaf.kind:
+            return f"leaf {path} is stored as {here[path].kind}, expected {leaf.kind}"
+    for path, leaf in here.items():
+        if path not in wanted:
+            return f"leaf {path} is stored as {leaf.kind}, expected no such leaf"
+    # Arrays are stored by their number: fields that changed places must not change values.
+    if list(stored) != list(expected):
+        return f"leaves are stored in another order, expected {', '.join(wanted)}"
+    return None
+
+
+def _leaves(plain: Any) -> list[Leaf] | None:
+    """Returns leaves as JSON gave them back, or None if they are none."""
     try:
-        return leaves.from_host(arrays, stored, like)
-    except ValueError as error:
-        raise Refused(str(error)) from error
+        return [
+            Leaf(str(path), tuple(int(size) for size in shape), str(dtype))
+            for path, shape, dtype in plain
+        ]
+    except (TypeError, ValueError):
+        return None
+
+
+def _flat(tree: Any) -> list[tuple[str, Any]]:
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path), value) for path, value in flat]
+
+
+def _is_key(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))
+
+
+def _stored(tree: Any) -> dict[str, Any]:
+    """Returns the arrays by the number of their leaf; Orbax refuses those without elements.
+
+    A tree without any is stored as one zero, which Orbax would refuse too.
+    """
+    found = {f"{i:06d}": value for i, (_, value) in enumerate(_flat(tree)) if value.size}
+    return found or {"empty": np.zeros(1)}
+
+
+def _size(tree: Any) -> int:
+    """Returns the bytes that a state takes at most, with a margin for Orbax's own files."""
+    leaves = [value for _, value in _flat(tree)]
+    return sum(value.size * max(8, value.dtype.itemsize) for value in leaves) + 2**17
+
+
+def _read(path: Path, like: Any) -> Any:
+    """Returns the arrays of a checkpoint in the structure and places of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    wanted = jax.tree.unflatten(treedef, [_placed(leaf) for leaf in leaves])
+    _mute_orbax()
+    try:
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as orbax:
+            arrays = orbax.restore(path / "default", args=ocp.args.StandardRestore(_stored(wanted)))
+    except Exception as error:  # Orbax has no family of errors for what it cannot read
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Refused(f"Orbax cannot read folder default: {line}") from error
+    values = []
+    for i, (leaf_path, leaf) in enumerate(_flat(wanted)):
+        value = arrays[f"{i:06d}"] if leaf.size else _without_elements(leaf)
+        if (value.shape, value.dtype) != (leaf.shape, leaf.dtype):
+            raise Refused(f"leaf {leaf_path} holds {value.dtype}{list(value.shape)}")
+        values.append(value)
+    return jax.tree.unflatten(treedef, values)
+
+
+def _placed(leaf: Any) -> Any:
+    """Returns what Orbax takes for a leaf: a host array, or a shape with its place."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+    place = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
+
+def _without_elements(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return np.zeros(leaf.shape, leaf.dtype)
+    if _is_key(leaf):
+        return jax.random.split(jax.random.key(0), leaf.shape)
+    return jnp.zeros(leaf.shape, leaf.dtype)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Meets a full disk here: in the midst of Orbax each of its threads would complain.
+
+    Args:
+        path: a file to take up the room, and give it back.
+        size: the bytes needed.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with path.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                path.unlink()
+                raise
+    path.unlink()
+
+
+@contextmanager
+def _one_sentence(what: str) -> Iterator[None]:
+    """Turns what a disk may say, to Python or to Orbax, into an OSError of one sentence."""
+    try:
+        yield
+    except Exception as error:
+        code = error.errno if isinstance(error, OSError) else _errno(str(error))
+        if code is None:
+            raise
+        failure = OSError(f"{what}: {os.strerror(code)}; the complete ones are intact")
+        failure.errno = code
+        raise failure from error
+
+
+def _errno(text: str) -> int | None:
+    codes = (int(getattr(errno, name)) for name in _DISK)
+    return next((code for code in codes if os.strerror(code) in text), None)
+
+
+def _mute_orbax() -> None:
+    """Keeps Orbax's log to itself: what goes wrong is raised."""
+    log = logging.getLogger("absl")
+    if _of_others not in log.filters:
+        log.addFilter(_of_others)
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname

@@ -3,22 +3,287 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from dpjax import _checks, _toml
-from dpjax.train.sections import (
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PrivacyConfig,
-    RunConfig,
-    TrainConfig,
-)
+from dpjax.gradients import ENGINES
 
-__all__ = ["Experiment"]
+__all__ = [
+    "DIGITS",
+    "DataConfig",
+    "Experiment",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PrivacyConfig",
+    "RunConfig",
+    "TrainConfig",
+]
+
+SAMPLINGS = ("poisson", "truncated", "fixed", "full")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The data set.
+
+    Args:
+        name: a name in `dpjax.data.DATASETS`; or ``"module:function"``, a function of your own that
+            returns a `dpjax.data.Dataset`; or with `path`, what the data are called.
+        path: a file of your own: .npz, .csv or .parquet, as `dpjax.data.read_file` reads it.
+        scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
+        examples: N, filled in when the experiment is resolved; a run goes on with as many only.
+    """
+
+    name: str = "digits"
+    path: str | None = None
+    scale: str = "standard"
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        _text("data.name", self.name)
+        if self.path is not None:
+            _text("data.path", self.path)
+        _checks.choice("data.scale", self.scale, ("standard", "unit"))
+        if self.examples is not None:
+            _checks.integer("data.examples", self.examples, at_least=1)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network.
+
+    Args:
+        name: a name in `dpjax.models.MODELS`.
+        weights: an .npz file, as `dpjax export` writes it, to start from; what it lacks is new.
+        weights_sha256: the file's hash, filled in when the experiment is resolved.
+        trainable: the parameters that are trained, by the beginning of their paths; empty for all.
+            The others are frozen: neither clipped nor noised.
+        options: the constructor's own arguments.
+    """
+
+    name: str = "mlp"
+    weights: str | None = None
+    weights_sha256: str | None = None
+    trainable: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        _text("model.name", self.name)
+        for name in ("weights", "weights_sha256"):
+            if getattr(self, name) is not None:
+                _text(f"model.{name}", getattr(self, name))
+        object.__setattr__(self, "trainable", _texts("model.trainable", self.trainable))
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The optax optimizer behind the private gradient.
+
+    Args:
+        name: an optimizer in optax.
+        learning_rate: a number, or a table with the name and arguments of an optax schedule.
+        options: the optimizer's other arguments.
+    """
+
+    name: str = "adam"
+    learning_rate: Any = 1e-3
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        _text("optimizer.name", self.name)
+        if not isinstance(self.learning_rate, dict):
+            rate = _checks.positive("optimizer.learning_rate", self.learning_rate)
+            object.__setattr__(self, "learning_rate", rate)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The loop.
+
+    Args:
+        batch_size: B, the expected batch size; every example for "full" sampling.
+        epochs: E; ceil(E N / B) steps. One of `epochs` and `steps`.
+        steps: T.
+        sampling: "poisson", "truncated", "fixed" or "full".
+        max_size: the largest batch, for "truncated".
+        chunk: rows per pass of the gradient engine.
+        engine: the gradient engine.
+        ema: decay of an average of the parameters, which is then evaluated; None for none.
+        augment: names in `dpjax.train.task.AUGMENTATIONS`, applied in order.
+        multiplicity: K, augmented copies per example: their mean loss has one clipped gradient.
+        precision: "bfloat16" to compute the network in it; parameters, losses, clipping and noise
+            stay in float32. None for float32.
+    """
+
+    batch_size: int | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    sampling: str = "poisson"
+    max_size: int | None = None
+    chunk: int = 64
+    engine: str = "vmap"
+    ema: float | None = None
+    augment: tuple[str, ...] = ()
+    multiplicity: int = 1
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the fields, and those that exclude each other."""
+        if self.batch_size is not None:
+            _checks.batch_size("train.batch_size", self.batch_size)
+        for name in ("batch_size", "steps", "max_size"):
+            if getattr(self, name) is not None:
+                _checks.integer(f"train.{name}", getattr(self, name), at_least=1)
+        _checks.integer("train.chunk", self.chunk, at_least=1)
+        _checks.integer("train.multiplicity", self.multiplicity, at_least=1)
+        # As floats, so that 10 and 10.0 are the same experiment.
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", _checks.positive("train.epochs", self.epochs))
+        if self.ema is not None:
+            object.__setattr__(self, "ema", _checks.fraction("train.ema", self.ema))
+        _checks.choice("train.sampling", self.sampling, SAMPLINGS)
+        _checks.choice("train.engine", self.engine, ENGINES)
+        if self.precision is not None:
+            _checks.choice("train.precision", self.precision, ("bfloat16",))
+        object.__setattr__(self, "augment", _texts("train.augment", self.augment))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            given = f"epochs = {self.epochs}, steps = {self.steps}"
+            raise ValueError(f"train: {given}: expected one of them")
+        if (self.sampling == "truncated") != (self.max_size is not None):
+            raise ValueError(
+                f"train.max_size = {self.max_size} with sampling = {self.sampling!r}: expected "
+                "the two of max_size and sampling = 'truncated' together"
+            )
+        if self.sampling == "full" and self.batch_size is not None:
+            raise ValueError(
+                f"train.batch_size = {self.batch_size} with sampling = 'full': expected none, "
+                "every example is in every batch"
+            )
+        if self.sampling != "full" and self.batch_size is None:
+            raise ValueError("train.batch_size: missing; expected a number, as 256")
+        if self.multiplicity > 1 and not self.augment:
+            raise ValueError(
+                f"train.multiplicity = {self.multiplicity}: expected names in train.augment with it"
+            )
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """The budget.
+
+    Args:
+        epsilon: with a method that has no noise_multiplier, the noise is calibrated to it; with
+            one that has, training stops before more is spent. None sets no limit.
+        delta: a number, or "1/N".
+        accountant: who counts: "pld" or "rdp", since a budget is a guarantee.
+        unit: what one example stands for.
+    """
+
+    epsilon: float | None = None
+    delta: float | str = "1/N"
+    accountant: str = "pld"
+    unit: str = "one example"
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        if self.epsilon is not None:
+            object.__setattr__(self, "epsilon", _checks.positive("privacy.epsilon", self.epsilon))
+        if self.delta != "1/N":
+            object.__setattr__(self, "delta", _checks.fraction("privacy.delta", self.delta))
+        _checks.choice("privacy.accountant", self.accountant, ("pld", "rdp"))
+        _text("privacy.unit", self.unit)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What changes no number that is released, but for the seed.
+
+    Other devices, or data on the host, add float32 numbers in another order.
+
+    Args:
+        seed: None draws the keys from the operating system. A seed makes the noise reproducible,
+            and such a run must not be published.
+        seeds: how many members are trained side by side, each with keys of its own.
+        evaluate_every: steps between evaluations; None for an epoch.
+        checkpoint_every: steps between checkpoints; None for about a minute.
+        diagnostics: whether non-private numbers are written too, to files of their own.
+        data: "device", "host", or "auto", which keeps the data on the device if they fit.
+        tensorboard: whether the released numbers go to TensorBoard too, in ``tensorboard/``.
+        trace: two steps between which JAX's profiler writes what the devices do, to ``trace/``.
+        mesh: the devices by axis, as {data = 8}: the rows are split over the axis "data". Empty for
+            one device, or with several processes for all of theirs.
+        sharding: rules for parameters that are split over other axes of the mesh: a pattern for
+            their paths, and for each of their own axes the mesh axis or "".
+    """
+
+    seed: int | None = None
+    seeds: int = 1
+    evaluate_every: int | None = None
+    checkpoint_every: int | None = None
+    diagnostics: bool = False
+    data: str = "auto"
+    tensorboard: bool = False
+    trace: tuple[int, ...] = ()
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    sharding: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        if self.seed is not None and _checks.integer("run.seed", self.seed, at_least=0) >= 2**32:
+            raise ValueError(f"run.seed = {self.seed}: expected less than 2^32, as JAX takes them")
+        _checks.integer("run.seeds", self.seeds, at_least=1)
+        for name in ("evaluate_every", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                _checks.integer(f"run.{name}", getattr(self, name), at_least=1)
+        for name in ("diagnostics", "tensorboard"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"run.{name} = {getattr(self, name)!r}: expected true or false")
+        self._check_trace()
+        _checks.choice("run.data", self.data, ("auto", "device", "host"))
+        self._check_mesh()
+        if self.seeds > 1 and (self.mesh or self.data == "host"):
+            raise ValueError(
+                f"run.seeds = {self.seeds} with mesh = {dict(self.mesh)} and data = {self.data!r}: "
+                "expected one device that holds the data; train the seeds one by one otherwise"
+            )
+
+    def _check_trace(self) -> None:
+        if not isinstance(self.trace, list | tuple):
+            raise TypeError(f"run.trace = {self.trace!r}: expected two steps, as [100, 110]")
+        object.__setattr__(self, "trace", tuple(self.trace))
+        for step in self.trace:
+            _checks.integer("run.trace", step, at_least=0)
+        if self.trace and (len(self.trace) != 2 or self.trace[0] >= self.trace[1]):
+            raise ValueError(f"run.trace = {list(self.trace)}: expected two steps, as [100, 110]")
+
+    def _check_mesh(self) -> None:
+        for name in ("mesh", "sharding"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise TypeError(f"run.{name} = {getattr(self, name)!r}: expected a table")
+        for axis, size in self.mesh.items():
+            _checks.integer(f"run.mesh.{axis}", size, at_least=1)
+        for pattern, axes in self.sharding.items():
+            if isinstance(axes, str) or not isinstance(axes, list | tuple):
+                raise TypeError(
+                    f"run.sharding.{pattern} = {axes!r}: expected a list with an axis of run.mesh "
+                    'or "" for each axis of the parameter'
+                )
+            for axis in axes:
+                if axis and axis not in self.mesh:
+                    raise ValueError(
+                        f"run.sharding.{pattern} = {list(axes)}: "
+                        f"{_checks.nearest(str(axis), self.mesh)}"
+                    )
+
 
 _OPEN = ("model", "optimizer")  # tables that also hold the arguments of what they name
 
@@ -103,6 +368,11 @@ class Experiment:
 
         The word "none" takes a value away, where a default or its absence then holds.
         """
+        if {"train.epochs", "train.steps"} <= values.keys():
+            given = {name: values[f"train.{name}"] for name in ("epochs", "steps")}
+            raise ValueError(
+                f"train: epochs = {given['epochs']}, steps = {given['steps']}: expected one of them"
+            )
         plain = self.to_plain()
         for path, value in values.items():
             section, dot, key = path.partition(".")
@@ -122,6 +392,7 @@ class Experiment:
         """
         plain = self.to_plain()
         del plain["run"]
+        plain["data"].pop("path", None)
         if self.model.weights_sha256 is not None:
             del plain["model"]["weights"]  # their content counts, not where they lie
         text = json.dumps(plain, sort_keys=True, allow_nan=False)
@@ -171,7 +442,9 @@ def _plain(section: Any) -> dict[str, Any]:
         value = getattr(section, f.name)
         if f.name == "options":
             plain.update(value)
-        elif value is not None:
+        elif isinstance(value, Mapping) and f.name != "learning_rate":
+            plain |= {f.name: dict(value)} if value else {}
+        elif value is not None and (f.name, value) != ("trace", ()):
             plain[f.name] = list(value) if isinstance(value, tuple) else value
     return plain
 
@@ -198,3 +471,25 @@ def _put(table: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
         table.pop(keys[-1], None)
     else:
         table[keys[-1]] = value
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"{name} = {value!r}: expected a name")
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise TypeError(f"{name} = {value!r}: expected a list of names")
+    for item in value:
+        _text(name, item)
+    return tuple(value)
+
+
+DIGITS = Experiment(
+    method={"name": "dp_sgd"},
+    optimizer=OptimizerConfig("adam", 5e-3),
+    train=TrainConfig(batch_size=512, epochs=40),
+    privacy=PrivacyConfig(epsilon=4.0),
+)
+"""1,437 images of 8x8 digits, a network of one hidden layer, epsilon 4 at delta 1/N."""

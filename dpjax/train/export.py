@@ -8,12 +8,11 @@ import jax
 import numpy as np
 
 from dpjax.data import Dataset
-from dpjax.train.config import Experiment
+from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.folder import RunFolder, write_atomically
-from dpjax.train.launch import go_on
 from dpjax.train.parameters import flat
-from dpjax.train.sections import RunConfig
-from dpjax.train.setup import build_program
+from dpjax.train.run import Run
+from dpjax.train.step import build_program
 from dpjax.train.task import data_marks
 
 __all__ = ["export"]
@@ -37,9 +36,9 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
     program = build_program(run.read_config(), dataset, run.identity().varied)
-    member = go_on(program, run, data_marks(dataset))
-    program, book, step = member.program, member.book, int(member.state.step)
-    params = flat(jax.device_get(program.released_params(member.state)))
+    restored = Run.resume(program, run, data_marks(dataset))
+    program, step = restored.program, int(restored.state.step)
+    params = flat(jax.device_get(program.released_params(restored.state)))
     arrays: dict[str, Any] = {path: np.asarray(leaf) for path, leaf in params.items()}
     output.mkdir(parents=True, exist_ok=True)
     model = output / "model.npz"
@@ -47,9 +46,9 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
         np.savez(file, **arrays)
     texts = {
         "config.toml": _for_everybody(program.plan.experiment).to_toml(),
-        "statement.md": book.state_in_words(step),
+        "statement.md": restored.statement(step),
     }
-    ledger = book.ledger(step)
+    ledger = restored.ledger(step)
     if ledger is not None:
         texts["ledger.json"] = ledger.to_json() + "\n"
     for name, text in texts.items():

@@ -45,7 +45,7 @@ class RunFolder:
     line per evaluation; ``steps.csv`` the public numbers of every step; ``ledger.json`` what was
     released, written before it is; ``statement.md`` the same in words; ``diagnostics.jsonl``
     non-private numbers, if asked for; ``checkpoints/`` states with keys, private; ``timing.json``
-    how long it took, not private either.
+    how long it took, not private either; ``trace/`` of the profiler, neither.
 
     Args:
         path: the folder.
@@ -215,6 +215,13 @@ class RunFolder:
             self.path / "steps.csv",
             lambda line: line.startswith("step") or int(line.split(",")[0]) < step,
         )
+
+    def trace(self) -> str:
+        """Returns where the profiler writes, with a note that it is not to be published."""
+        folder = self.path / "trace"
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / "README", _TIMING + "\n")
+        return str(folder)
 
     def write_timing(self, timing: Mapping[str, Any]) -> None:
         """Writes how long the run took, labelled: it follows the sizes of the batches."""

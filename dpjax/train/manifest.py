@@ -35,6 +35,7 @@ def seal(folder: Path, content: Mapping[str, Any]) -> None:
         sync(folder / name)
     for place, _, _ in os.walk(folder):
         sync(Path(place))
+    sync(folder.parent)  # which holds the folder's own name
     body = json.dumps({**content, "files": {name: _seen(folder / name) for name in names}}).encode()
     temporary = folder / f"{MANIFEST}.tmp"
     temporary.write_bytes(_signed(body))

@@ -7,7 +7,7 @@ from typing import Any
 import optax
 
 from dpjax import _checks
-from dpjax.train.sections import OptimizerConfig
+from dpjax.train.config import OptimizerConfig
 
 __all__ = ["build_optimizer", "optimizers", "schedules"]
 

@@ -1,66 +1,99 @@
-"""What a person sees while a run goes on: a bar on a terminal, lines elsewhere."""
+"""What a person sees while a run goes: a bar, lines, curves. All of it is released."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rich.progress
 
 from dpjax.accounting.bound import rounded_up
-from dpjax.train.resolve import Plan
+from dpjax.train.plan import Plan
 
-__all__ = ["Bar", "Lines", "Progress", "progress_for"]
+__all__ = [
+    "Bar",
+    "Callback",
+    "Evaluation",
+    "Lines",
+    "Progress",
+    "Several",
+    "TensorBoard",
+    "progress_for",
+]
+
+_SECONDS_PER_LINE = 10.0
+
+Evaluation = Mapping[str, Any]
+"""A line of ``released.jsonl``: step, epoch, accuracy, loss, threshold, sigma, epsilon, delta."""
 
 
 class Progress:
-    """Is told how a run goes, and says nothing."""
+    """A Progress that shows nothing. It is told released numbers only, and the speed."""
 
     def begin(self, plan: Plan, step: int) -> None:
-        """A run begins, or goes on from a step."""
+        """A run begins, or resumes at a step."""
 
     def stepped(self, step: int, rate: float) -> None:
         """Steps were taken, `rate` of them a second."""
 
-    def evaluated(
-        self, step: int, accuracies: Sequence[float], threshold: Any, epsilon: float | None
-    ) -> None:
-        """The parameters were evaluated."""
+    def evaluated(self, rows: Sequence[Evaluation]) -> None:
+        """The parameters were evaluated: the public numbers of each member."""
 
     def end(self) -> None:
         """The run is over."""
 
 
 class Lines(Progress):
-    """A line for each evaluation, for logs."""
+    """A line every ten seconds at most, and one at the end, for logs.
+
+    Args:
+        label: what the run is called.
+    """
 
     def __init__(self, label: str = "") -> None:
-        """Takes what the run is called."""
+        """Prints nothing yet."""
         self._label = f"{label}: " if label else ""
-        self._rate = 0.0
+        self._printed, self._numbers, self._waiting = -_SECONDS_PER_LINE, "", False
 
     def begin(self, plan: Plan, step: int) -> None:
         """Keeps how many steps there are."""
-        self._steps = plan.steps
+        self._steps, self._step, self._rate = plan.steps, step, 0.0
 
     def stepped(self, step: int, rate: float) -> None:
-        """Keeps the rate."""
-        self._rate = rate
+        """Prints how far the run is, if the last line is old."""
+        self._step, self._rate, self._waiting = step, rate, True
+        if time.monotonic() - self._printed >= 2 * _SECONDS_PER_LINE:
+            self._print()
 
-    def evaluated(
-        self, step: int, accuracies: Sequence[float], threshold: Any, epsilon: float | None
-    ) -> None:
-        """Prints the line."""
-        numbers = describe(accuracies, threshold, epsilon)
+    def evaluated(self, rows: Sequence[Evaluation]) -> None:
+        """Prints the newest numbers, if the last line is old."""
+        self._step, self._numbers, self._waiting = rows[0]["step"], describe(rows), True
+        if time.monotonic() - self._printed >= _SECONDS_PER_LINE:
+            self._print()
+
+    def end(self) -> None:
+        """Prints what was not printed yet."""
+        if self._waiting:
+            self._print()
+
+    def _print(self) -> None:
         rate = f"  {self._rate:.1f} steps/s" if self._rate else ""
-        print(f"{self._label}step {step}/{self._steps}  {numbers}{rate}", file=sys.stderr)
+        numbers = f"  {self._numbers}" if self._numbers else ""
+        print(f"{self._label}step {self._step}/{self._steps}{numbers}{rate}", file=sys.stderr)
+        self._printed, self._waiting = time.monotonic(), False
 
 
 class Bar(Progress):
-    """A bar with accuracy, threshold, epsilon and steps a second."""
+    """A bar with accuracy, threshold, epsilon and steps a second.
+
+    Args:
+        label: what the run is called.
+    """
 
     def __init__(self, label: str = "") -> None:
-        """Takes what the run is called."""
+        """Shows nothing yet."""
         self._label = label
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
@@ -84,15 +117,91 @@ class Bar(Progress):
         shown = f"{rate:.1f} steps/s" if rate else ""
         self._bar.update(self._task, completed=step, rate=shown)
 
-    def evaluated(
-        self, step: int, accuracies: Sequence[float], threshold: Any, epsilon: float | None
-    ) -> None:
+    def evaluated(self, rows: Sequence[Evaluation]) -> None:
         """Shows the newest numbers."""
-        self._bar.update(self._task, numbers=describe(accuracies, threshold, epsilon))
+        self._bar.update(self._task, numbers=describe(rows))
 
     def end(self) -> None:
         """Leaves the bar as it is."""
         self._bar.stop()
+
+
+class Callback(Progress):
+    """Calls a function with the released numbers of every evaluation.
+
+    Args:
+        function: called with a list of tables, one for each member.
+    """
+
+    def __init__(self, function: Callable[[Sequence[Evaluation]], None]) -> None:
+        """Keeps the function."""
+        self._function = function
+
+    def evaluated(self, rows: Sequence[Evaluation]) -> None:
+        """Calls the function."""
+        self._function(rows)
+
+
+class TensorBoard(Progress):
+    """Curves of the released numbers in TensorBoard; needs ``dpjax[watch]``.
+
+    Args:
+        folder: where its files go; several members have folders inside.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Makes no file yet."""
+        from tensorboardX import SummaryWriter  # noqa: PLC0415 (an optional extra)
+
+        self._folder, self._make = folder, SummaryWriter
+        self._writers: list[SummaryWriter] = []
+
+    def evaluated(self, rows: Sequence[Evaluation]) -> None:
+        """Adds a point to every curve."""
+        if not self._writers:
+            inside = [f"member-{i}" if len(rows) > 1 else "" for i in range(len(rows))]
+            self._writers = [self._make(str(self._folder / name)) for name in inside]
+        for writer, row in zip(self._writers, rows, strict=True):
+            for name, value in row.items():
+                if isinstance(value, float | int) and name not in ("step", "delta"):
+                    writer.add_scalar(name, value, row["step"])
+
+    def end(self) -> None:
+        """Writes what is left."""
+        for writer in self._writers:
+            writer.close()
+
+
+class Several(Progress):
+    """Tells several of them.
+
+    Args:
+        members: who is told.
+    """
+
+    def __init__(self, members: Sequence[Progress]) -> None:
+        """Keeps them."""
+        self._members = members
+
+    def begin(self, plan: Plan, step: int) -> None:
+        """A run begins."""
+        for member in self._members:
+            member.begin(plan, step)
+
+    def stepped(self, step: int, rate: float) -> None:
+        """Steps were taken."""
+        for member in self._members:
+            member.stepped(step, rate)
+
+    def evaluated(self, rows: Sequence[Evaluation]) -> None:
+        """The parameters were evaluated."""
+        for member in self._members:
+            member.evaluated(rows)
+
+    def end(self) -> None:
+        """The run is over."""
+        for member in self._members:
+            member.end()
 
 
 def progress_for(label: str = "", quiet: bool = False) -> Progress:
@@ -102,19 +211,21 @@ def progress_for(label: str = "", quiet: bool = False) -> Progress:
     return Bar(label) if sys.stderr.isatty() and sys.stdout.isatty() else Lines(label)
 
 
-def describe(accuracies: Sequence[float], threshold: Any, epsilon: float | None) -> str:
+def describe(rows: Sequence[Evaluation]) -> str:
     """Returns the numbers of an evaluation in words.
 
-    >>> describe([0.912, 0.9], 0.51, 1.2345)
+    >>> row = {"accuracy": 0.912, "threshold": 0.51, "epsilon": 1.2345}
+    >>> describe([row, {**row, "accuracy": 0.9}])
     'accuracy 90.60% (2 members)  C 0.51  epsilon 1.235'
     """
-    several = f" ({len(accuracies)} members)" if len(accuracies) > 1 else ""
-    parts = [f"accuracy {np.mean(accuracies):.2%}{several}"]
-    values = np.atleast_1d(np.asarray(threshold, np.float64))
-    if not np.isnan(values).any():
+    several = f" ({len(rows)} members)" if len(rows) > 1 else ""
+    parts = [f"accuracy {np.mean([row['accuracy'] for row in rows]):.2%}{several}"]
+    if rows[0]["threshold"] is not None:
+        values = np.atleast_1d(np.asarray(rows[0]["threshold"], np.float64))
         shown = (
             f"{values[0]:.3g}" if len(values) == 1 else f"{values.min():.3g}..{values.max():.3g}"
         )
         parts.append(f"C {shown}")
+    epsilon = rows[0]["epsilon"]
     parts.append("no guarantee" if epsilon is None else f"epsilon {rounded_up(epsilon)}")
     return "  ".join(parts)

@@ -1,25 +1,34 @@
 """What is learned: the loss of one example, and how well it is learned."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.data import Dataset, Pixels, Split
+from dpjax import _checks
+from dpjax.data import Dataset, Pixels, RandomAccess, Split
 from dpjax.models import Network
-from dpjax.train.augment import augmented
+from dpjax.train.config import TrainConfig
 from dpjax.train.parameters import Parameters
-from dpjax.train.sections import TrainConfig
 
-__all__ = ["Examples", "Scores", "Task", "data_marks", "examples_of"]
+__all__ = [
+    "AUGMENTATIONS",
+    "HASHED_ROWS",
+    "ExampleRows",
+    "Examples",
+    "Scores",
+    "Task",
+    "augmented",
+    "data_marks",
+    "examples_of",
+]
 
 _EVALUATED_AT_ONCE = 500
-_HASHED_AT_ONCE = 4096
 
 
 class Examples(NamedTuple):
@@ -44,25 +53,67 @@ class Scores(NamedTuple):
     loss: jax.Array
 
 
-def examples_of(split: Split) -> Examples:
+class ExampleRows:
+    """Examples that are read when they are asked for, numbered.
+
+    Args:
+        rows: where they come from.
+    """
+
+    def __init__(self, rows: RandomAccess) -> None:
+        """Keeps the source."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return len(self._rows)
+
+    def __getitems__(self, rows: np.ndarray) -> Examples:
+        """Returns some of them."""
+        return Examples(*self._rows.__getitems__(rows), np.asarray(rows, np.int32))
+
+
+@overload
+def examples_of(split: Split) -> Examples: ...
+@overload
+def examples_of(split: RandomAccess) -> ExampleRows: ...
+def examples_of(split: Split | RandomAccess) -> Examples | ExampleRows:
     """Returns the examples of a split, numbered."""
+    if not isinstance(split, Split):
+        return ExampleRows(split)
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
 
 
 def data_marks(dataset: Dataset) -> dict[str, str]:
     """Returns a hash of each split, by which a run knows its data again.
 
-    They are private: whoever knows all training examples but one could try out the last.
+    Of more than `HASHED_BYTES`, and of data that are read on demand, some rows from all over are
+    hashed; the mark then begins with "some". Marks are private: whoever knows all training examples
+    but one could try out the last.
     """
     return {"training": _mark(dataset.train), "test": _mark(dataset.test)}
 
 
-def _mark(split: Split) -> str:
+HASHED_BYTES = 2**30
+HASHED_ROWS = 4096
+
+
+def _mark(split: Split | RandomAccess) -> str:
+    size = len(split.y) if isinstance(split, Split) else len(split)
+    some = np.unique(np.linspace(0, size - 1, HASHED_ROWS).astype(np.int64))
+    if not isinstance(split, Split):
+        return f"some {_hash(split.__getitems__(some), size)}"
+    if sum(array.nbytes for array in split) > HASHED_BYTES:
+        return f"some {_hash(Split(*(array[some] for array in split)), size)}"
+    return _hash(split, size)
+
+
+def _hash(split: Split, size: int) -> str:
     digest = hashlib.sha256()
     for array in split:
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        for start in range(0, len(array), _HASHED_AT_ONCE):
-            digest.update(array[start : start + _HASHED_AT_ONCE].tobytes())
+        digest.update(f"{(size, *array.shape[1:])} {array.dtype}".encode())
+        for start in range(0, len(array), HASHED_ROWS):
+            digest.update(array[start : start + HASHED_ROWS].tobytes())
     return digest.hexdigest()
 
 
@@ -103,7 +154,7 @@ class Task:
         """
 
         def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-            logits = self.network.apply(Parameters(params, frozen).merged(), x)
+            logits = self._logits(Parameters(params, frozen).merged(), x)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
         if not self.config.augment:
@@ -116,8 +167,8 @@ class Task:
 
         return loss
 
-    def evaluate(self, params: Any, examples: Examples) -> Scores:
-        """Returns accuracy and mean loss over held-out examples; jit-able.
+    def outcomes(self, params: Any, examples: Examples) -> tuple[jax.Array, jax.Array]:
+        """Returns for each held-out example whether it is classified right, and its loss.
 
         Args:
             params: all parameters.
@@ -125,16 +176,86 @@ class Task:
         """
 
         def one(example: Examples) -> tuple[jax.Array, jax.Array]:
-            logits = self.network.apply(params, self._scaled(example.x))
+            logits = self._logits(params, self._scaled(example.x))
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, example.y)
             return jnp.argmax(logits) == example.y, loss
 
         size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
-        right, losses = jax.lax.map(one, examples, batch_size=size)
-        return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
+        return jax.lax.map(one, examples, batch_size=size)
+
+    def _logits(self, params: Any, x: jax.Array) -> jax.Array:
+        if self.config.precision is None:
+            return self.network.apply(params, x)
+
+        def halved(leaf: jax.Array) -> jax.Array:
+            floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+            return leaf.astype(self.config.precision) if floating else leaf
+
+        params, x = jax.tree.map(halved, (params, x))
+        return self.network.apply(params, x).astype(jnp.float32)
 
     def _scaled(self, x: jax.Array) -> jax.Array:
         if self.pixels is None:
             return x
         mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
         return (x.astype(jnp.float32) / self.pixels.full - mean) / std
+
+
+def flip(image: jax.Array, key: jax.Array) -> jax.Array:
+    """Mirrors an image (H, W, C) left to right, half of the time."""
+    return jnp.where(jax.random.bernoulli(key), image[:, ::-1], image)
+
+
+def shift(image: jax.Array, key: jax.Array) -> jax.Array:
+    """Moves an image by up to an eighth of its size, its border repeated by reflection.
+
+    A random crop of the reflected image, as usual for CIFAR-10 (4 pixels of 32).
+    """
+    height, width, channels = image.shape
+    margins = (max(1, height // 8), max(1, width // 8))
+    padded = jnp.pad(image, [(m, m) for m in margins] + [(0, 0)], mode="reflect")
+    offsets = [
+        jax.random.randint(k, (), 0, 2 * m + 1)
+        for k, m in zip(jax.random.split(key), margins, strict=True)
+    ]
+    return jax.lax.dynamic_slice(padded, [*offsets, 0], (height, width, channels))
+
+
+AUGMENTATIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "flip": flip,
+    "shift": shift,
+}
+
+
+def augmented(
+    loss: Callable[[Any, jax.Array, jax.Array], jax.Array],
+    names: Sequence[str],
+    multiplicity: int,
+) -> Callable[[Any, jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Returns ``f(params, x, y, key)``: the mean loss over K augmented copies of one example.
+
+    ``f = (1/K) sum_k loss(params, augment(x, key_k), y)``. Its gradient is clipped once, so that
+    one example still counts once, whatever K is.
+
+    Args:
+        loss: the loss of one example.
+        names: names in `AUGMENTATIONS`, applied in order.
+        multiplicity: K.
+
+    Reference: De et al., Unlocking high-accuracy differentially private image classification
+    through scale, 2022 (augmentation multiplicity).
+    """
+    for name in names:
+        if name not in AUGMENTATIONS:
+            raise ValueError(f"train.augment = {name!r}: {_checks.nearest(name, AUGMENTATIONS)}")
+
+    def one(params: Any, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+        for i, name in enumerate(names):
+            x = AUGMENTATIONS[name](x, jax.random.fold_in(key, i))
+        return loss(params, x, y)
+
+    def mean(params: Any, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, multiplicity)
+        return jnp.mean(jax.vmap(one, in_axes=(None, None, None, 0))(params, x, y, keys))
+
+    return mean

@@ -6,32 +6,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from dpjax import _checks
 from dpjax.data import Dataset
+from dpjax.train import mesh
 from dpjax.train.checkpoint import CheckpointError
-from dpjax.train.config import Experiment
-from dpjax.train.diagnostics import Probe
-from dpjax.train.driver import Result, drive, stacked
+from dpjax.train.config import Experiment, RunConfig
+from dpjax.train.diagnostics import PROBED, Probe
+from dpjax.train.feed import gathered
 from dpjax.train.folder import RunFolder
-from dpjax.train.identity import Environment
-from dpjax.train.keys import root_key
-from dpjax.train.launch import (
-    Member,
-    begin,
-    changes,
-    check_successor,
-    common_steps,
-    go_on,
-    take_over,
+from dpjax.train.identity import Environment, root_key
+from dpjax.train.loop import Result, drive
+from dpjax.train.mesh import (
+    DeviceRunner,
+    Layout,
+    Runner,
+    build_runner,
+    device_memory,
+    stacked,
 )
 from dpjax.train.parameters import read_weights
-from dpjax.train.program import VARIABLE, Program
-from dpjax.train.progress import Progress
-from dpjax.train.runners import MembersRunner, Runner, device_memory
-from dpjax.train.sections import RunConfig
-from dpjax.train.setup import build_program, build_runner
-from dpjax.train.task import data_marks, examples_of
+from dpjax.train.progress import Callback, Evaluation, Progress, Several, TensorBoard
+from dpjax.train.run import Run, changes, common_steps
+from dpjax.train.step import VARIABLE, Program, build_program
+from dpjax.train.task import Examples, data_marks, examples_of
 
 __all__ = ["train"]
 
@@ -45,6 +45,7 @@ def train(
     resume: bool = False,
     rekey: bool = False,
     progress: Callable[[str], Progress] = lambda label: Progress(),
+    callback: Callable[[Sequence[Evaluation]], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
     """Trains an experiment: one run, or one for each seed and each combination of varied numbers.
@@ -53,11 +54,13 @@ def train(
         experiment: what to train.
         dataset: its data.
         folder: where the run goes; several go into folders of their own inside it.
-        vary: numbers of `dpjax.train.program.VARIABLE` with the values that members take.
-        resume: go on with what is in the folder. Of several runs that are begun together, those
+        vary: numbers of `dpjax.train.step.VARIABLE` with the values that members take.
+        resume: resume what is in the folder. Of several runs that are begun together, those
             that a kill kept from being begun are begun.
-        rekey: go on also if the experiment has changed, or what draws the bits, with new keys.
+        rekey: resume also if the experiment has changed, or what draws the bits, with new keys.
         progress: makes what is told how each run goes.
+        callback: called after every evaluation with its released numbers, a table for each run
+            that goes side by side; never with anything private.
         say: is told what a person should know.
 
     Returns:
@@ -67,6 +70,7 @@ def train(
         ValueError: naming the field or the folder: an experiment that cannot run; a folder that
             holds a run, without `resume`, or none, with it; a run of another experiment, begun
             in another environment, or on other data.
+        Preempted: the process was sent SIGTERM. The run was saved first.
     """
     varied = dict(vary or {})
     members = [
@@ -80,21 +84,26 @@ def train(
     if resume:
         _check_begun(folder, folders)
     known = [resume and each.exists for each in folders]
+    layout = Layout.of(experiment.run)
     if not all(known):
         _rehearse(members[0][0], dataset, experiment.run)
+    mesh.wait_for_all("all have looked at the folder")
     with ExitStack() as locks:
-        for place, begun in zip(folders, known, strict=True):
-            if not begun:
-                place.create()
-            locks.enter_context(place.locked())
-        entered = _entered(members, folders, known, dataset, rekey)
-        notes = [note for member in entered for note in member.notes]
+        if mesh.is_primary():
+            for place, begun in zip(folders, known, strict=True):
+                if not begun:
+                    place.create()
+                locks.enter_context(place.locked())
+        mesh.wait_for_all("the folder is made")
+        entered = _entered(members, folders, known, dataset, rekey, layout)
+        notes = [note for run in entered for note in run.notes]
         for note in dict.fromkeys([*notes, *_of_the_seed(experiment)]):
-            say(note)
+            if mesh.is_primary():
+                say(note)
         return [
             result
             for group, runner in _groups(entered, dataset, experiment.run, say)
-            for result in _driven(group, runner, dataset, experiment.run, progress)
+            for result in _driven(group, runner, dataset, experiment.run, progress, callback)
         ]
 
 
@@ -104,68 +113,99 @@ def _entered(
     known: Sequence[bool],
     dataset: Dataset,
     rekey: bool,
-) -> list[Member]:
+    layout: Layout,
+) -> list[Run]:
     """Returns all runs: those that were begun as they are on disk, and the others new."""
     marks = data_marks(dataset)
-    root = root_key(members[0][0].plan.experiment.run.seed)
+    root = _shared_root(members[0][0].plan.experiment)
     begun = [
         (program, place)
         for (program, _), place, is_known in zip(members, folders, known, strict=True)
         if is_known
     ]
-    resumed = iter(_resumed(begun, dataset, marks, rekey))
+    resumed = iter(_resumed(begun, dataset, marks, rekey, layout))
     return [
-        next(resumed) if is_known else begin(program, place, marks, root, seed, len(members))
+        next(resumed)
+        if is_known
+        else Run.begin(program, place, marks, root, seed, len(members), layout)
         for (program, seed), place, is_known in zip(members, folders, known, strict=True)
     ]
+
+
+def _shared_root(experiment: Experiment) -> jax.Array:
+    """Returns the root key that all processes share; refuses one with another experiment."""
+    root = root_key(experiment.run.seed)
+    if jax.process_count() == 1:
+        return root
+    own = np.frombuffer(bytes.fromhex(experiment.identity), np.uint32)
+    if not np.array_equal(own, mesh.agreed(own)):
+        raise ValueError(
+            f"process {jax.process_index()} was given another experiment than process 0: expected "
+            "the same command on every process"
+        )
+    words = mesh.agreed(np.asarray(jax.random.key_data(root)))
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
     """Traces a step and takes none: what is wrong with it is found before there is a folder."""
     file = program.plan.experiment.model.weights
     state = jax.eval_shape(program.init, root_key(0), None if file is None else read_weights(file))
-    jax.eval_shape(program.step, state, examples_of(dataset.train))
-    if run.devices > 1:
+    train = examples_of(dataset.train)
+    if isinstance(train, Examples):
+        jax.eval_shape(program.step, state, train)
+    layout = Layout.of(run)
+    if layout.mesh is not None:
+        layout.shardings(state)
         build_runner(program, dataset, run)
 
 
 def _groups(
-    members: Sequence[Member], dataset: Dataset, run: RunConfig, say: Callable[[str], None]
-) -> Iterator[tuple[Sequence[Member], Runner]]:
+    runs: Sequence[Run], dataset: Dataset, config: RunConfig, say: Callable[[str], None]
+) -> Iterator[tuple[Sequence[Run], Runner]]:
     """Yields the runs that go in step with each other, and where they run."""
-    if len(members) > 1 and _in_step(members):
-        runner = build_runner(members[0].program, dataset, run, len(members))
-        if isinstance(runner, MembersRunner):
-            needed = runner.temporary_bytes(stacked([member.state for member in members]))
+    if len(runs) > 1 and _in_step(runs):
+        runner = build_runner(runs[0].program, dataset, config, len(runs))
+        if isinstance(runner, DeviceRunner):
+            needed = runner.temporary_bytes(stacked([run.state for run in runs]))
             if needed <= device_memory() / 2:
-                yield members, runner
+                yield runs, runner
                 return
-            say(f"{len(members)} runs together need {needed / 2**30:.1f} GiB: one after another")
-    for member in members:
-        yield [member], build_runner(member.program, dataset, run)
+            say(f"{len(runs)} runs together need {needed / 2**30:.1f} GiB: one after another")
+    for run in runs:
+        yield [run], build_runner(run.program, dataset, config)
 
 
-def _in_step(members: Sequence[Member]) -> bool:
+def _in_step(runs: Sequence[Run]) -> bool:
     """Says whether runs have the same steps before and after them, and so the same costs."""
-    first = members[0]
+    first = runs[0]
     return all(
-        int(member.state.step) == int(first.state.step)
-        and member.book.plan.steps == first.book.plan.steps
-        and (member.book.before, member.book.start) == (first.book.before, first.book.start)
-        for member in members
+        int(run.state.step) == int(first.state.step)
+        and run.plan.steps == first.plan.steps
+        and (run.before, run.start) == (first.before, first.start)
+        for run in runs
     )
 
 
 def _driven(
-    members: Sequence[Member],
+    runs: Sequence[Run],
     runner: Runner,
     dataset: Dataset,
-    run: RunConfig,
+    config: RunConfig,
     progress: Callable[[str], Progress],
+    callback: Callable[[Sequence[Evaluation]], None] | None,
 ) -> list[Result]:
-    program = members[0].program
-    probe = Probe(program, examples_of(dataset.train)) if run.diagnostics else None
-    return drive(members, runner, run, progress(program.plan.name), probe)
+    program = runs[0].program
+    probe = None
+    if config.diagnostics:
+        some = np.arange(min(PROBED, dataset.size))
+        probe = Probe(program, gathered(examples_of(dataset.train), some))
+    told = []
+    if mesh.is_primary():
+        told = [progress(program.plan.name)]
+        told += [Callback(callback)] if callback is not None else []
+        told += [TensorBoard(runs[0].folder.path / "tensorboard")] if config.tensorboard else []
+    return drive(runs, runner, config, Several(told), probe)
 
 
 def _resumed(
@@ -173,10 +213,11 @@ def _resumed(
     dataset: Dataset,
     marks: Mapping[str, str],
     rekey: bool,
-) -> list[Member]:
-    """Goes on with runs that were begun; all of them are checked before any is changed.
+    layout: Layout,
+) -> list[Run]:
+    """Resumes runs that were begun; all of them are checked before any is changed.
 
-    Of several, each goes on from the newest step at which all have a sound checkpoint, if there is
+    Of several, each resumes from the newest step at which all have a sound checkpoint, if there is
     one, and otherwise from its own newest one.
     """
     steps: list[int | None] = [None]
@@ -186,14 +227,15 @@ def _resumed(
     for step in steps:
         try:
             old = [
-                _as_it_was(program, folder, dataset, marks, step, rekey) for program, folder in runs
+                _as_it_was(program, folder, dataset, marks, step, rekey, layout)
+                for program, folder in runs
             ]
         except CheckpointError as error:
             refused.append(str(error))
             continue
         return [
-            replace(_changed(program, member), notes=(*refused, *member.notes))
-            for (program, _), member in zip(runs, old, strict=True)
+            replace(_changed(program, run), notes=(*refused, *run.notes))
+            for (program, _), run in zip(runs, old, strict=True)
         ]
     raise CheckpointError("; ".join(refused))
 
@@ -205,36 +247,38 @@ def _as_it_was(
     marks: Mapping[str, str],
     step: int | None,
     rekey: bool,
-) -> Member:
+    layout: Layout,
+) -> Run:
     """Returns a run as its checkpoint has it; refuses another experiment unless it may change."""
     stored = folder.read_config()
     _check_seed(folder, stored, program.plan.experiment)
     varied = folder.identity().varied
     if stored.identity == program.plan.experiment.identity:
-        member = go_on(replace(program, varied=varied), folder, marks, step)
+        run = Run.resume(replace(program, varied=varied), folder, marks, step, layout)
         if not rekey:
-            _check_environment(member)
-        return member
+            _check_environment(run)
+        return run
     if not rekey:
         raise ValueError(
             f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the experiment "
             "as it was; rekey=True resumes with the change, with keys of its own and an entry in "
             "the ledger"
         )
-    old = go_on(build_program(stored, dataset, varied), folder, marks, step)
-    check_successor(replace(program, varied=varied), old)
+    old = Run.resume(build_program(stored, dataset, varied), folder, marks, step, layout)
+    old.check_successor(replace(program, varied=varied))
     return old
 
 
-def _changed(program: Program, old: Member) -> Member:
-    """Gives a run new keys if it goes on as another experiment, or in another environment."""
-    folder, step = old.book.folder, int(old.state.step)
-    folder.settle()
+def _changed(program: Program, old: Run) -> Run:
+    """Gives a run new keys if it resumes as another experiment, or in another environment."""
+    if mesh.is_primary():
+        old.folder.settle()
     asked = program.plan.experiment.identity
-    same = old.program.plan.experiment.identity == asked and not _moved(old)
-    member = old if same else take_over(replace(program, varied=old.program.varied), old)
-    folder.cut(step)
-    return member
+    same = old.plan.experiment.identity == asked and not _moved(old)
+    run = old if same else old.rekey(replace(program, varied=old.program.varied))
+    if mesh.is_primary():
+        run.folder.cut(int(old.state.step))
+    return run
 
 
 def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
@@ -250,20 +294,20 @@ def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
         )
 
 
-def _moved(member: Member) -> str:
+def _moved(run: Run) -> str:
     """Says what draws other bits than before, if the run has steps left to draw them for."""
-    if int(member.state.step) >= member.book.plan.steps:
+    if int(run.state.step) >= run.plan.steps:
         return ""
-    return member.book.identity.environment.changes(Environment.current())
+    return run.identity.environment.changes(Environment.current())
 
 
-def _check_environment(member: Member) -> None:
-    if not (moved := _moved(member)):
+def _check_environment(run: Run) -> None:
+    if not (moved := _moved(run)):
         return
     how = "; rekey=True resumes with keys of its own and an entry in the ledger"
     raise ValueError(
-        f"{member.book.folder.path}: {moved}: expected what the run was begun with, which draws "
-        f"the same noise for a step that is repeated{how if member.book.plan.private else ''}"
+        f"{run.folder.path}: {moved}: expected what the run was begun with, which draws "
+        f"the same noise for a step that is repeated{how if run.plan.private else ''}"
     )
 
 
@@ -271,7 +315,7 @@ def _check_seed(folder: RunFolder, stored: Experiment, asked: Experiment) -> Non
     if stored.run.seed != asked.run.seed:
         raise ValueError(
             f"{folder.path}: run.seed = {asked.run.seed}: expected {stored.run.seed}, since a run "
-            "goes on with the keys that it has"
+            "resumes with the keys that it has"
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dpjax.cli import main
 from dpjax.train import RunFolder
-from dpjax.train import driver as driver_module
+from dpjax.train import loop as loop_module
 from tests.cli.calls import printed, refused
 from tests.cli.run_folders import png_size
 
@@ -33,7 +33,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_training(monkeypatch):
-    monkeypatch.setattr(driver_module._Drive, "_advance", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(loop_module._Loop, "_advance", lambda *_: pytest.fail("it trained"))
 
 
 @pytest.fixture
@@ -79,18 +79,18 @@ def test_ctrl_c_and_going_on(capsys, place, monkeypatch, no_picture):
     (place / "own.toml").write_text(FILE)
     argv = [*TINY, "--config", "own.toml", "--out", "both"]
     with monkeypatch.context() as patch:
-        train = driver_module._Drive.to_the_end
+        train = loop_module._Loop.to_the_end
 
         def to_the_end(self):
             if self._plan.method.name == "auto_s":
                 raise KeyboardInterrupt
             return train(self)
 
-        patch.setattr(driver_module._Drive, "to_the_end", to_the_end)
+        patch.setattr(loop_module._Loop, "to_the_end", to_the_end)
         assert main(argv) == 130
     err = capsys.readouterr().err
     assert err == (
-        "dpjax: stopped; the same command with --resume --out both goes on from the last "
+        "dpjax: stopped; the same command with --resume --out both resumes from the last "
         "checkpoint\n"
     )
     done = (place / "both" / "dp_sgd" / "released.jsonl").read_bytes()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import data
+from tests.cli.calls import data, printed, refused
 
 FOLDER = Path(__file__).parent.parent.parent / "configs" / "accounting"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -39,3 +39,17 @@ def test_dc_sgd_e_on_mnist_spends_the_papers_budget(capsys):
     found = data(capsys, ["epsilon", "--config", path, "--accountant", "rdp"])
     assert found["steps"] == 2344
     assert found["results"][0]["epsilon"] == pytest.approx(2.0, rel=1e-4)
+
+
+class TestByName:
+    def test_a_shipped_file_goes_by_its_name(self, capsys):
+        whole = ["epsilon", "--noise-multiplier", "1", "--accountant", "rdp"]
+        named = printed(capsys, [*whole, "--config", "mnist_dp_sgd"])
+        assert named == printed(capsys, [*whole, "--config", "configs/train/mnist_dp_sgd.toml"])
+        assert "of 60000 expected" in named
+
+    def test_an_unknown_name_is_refused_with_those_that_are_shipped(self, capsys):
+        sentence = refused(capsys, ["train", "--config", "mnist"])
+        assert "'mnist': expected a TOML file, or the name of a shipped one" in sentence
+        assert "mnist_dp_sgd" in sentence
+        assert "no_such.toml" in refused(capsys, ["train", "--config", "no_such.toml"])

@@ -50,7 +50,7 @@ def test_list_shows_every_data_set_and_which_are_there(capsys, origin):
     assert lines[0].split() == ["name", "data", "set", "train", "test", "read", "from", "present"]
     assert [line.split()[0] for line in lines[1:]] == list(DATASETS)
     rows = {line.split()[0]: line for line in lines[1:]}
-    assert rows["digits"].split()[-5:] == ["(scikit-learn)", "1,437", "360", "-", "yes"]
+    assert rows["digits"].split()[-5:] == ["(embedded)", "1,437", "360", "-", "yes"]
     assert rows["mnist"].split() == ["mnist", "MNIST", "3", "2", f"{origin}/mnist", "yes"]
     assert rows["svhn"].endswith("in part")
     assert rows["qnli"].endswith("no")

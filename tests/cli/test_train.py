@@ -12,7 +12,7 @@ import pytest
 
 from dpjax.cli import main, printing
 from dpjax.train import RunFolder
-from dpjax.train import driver as driver_module
+from dpjax.train import loop as loop_module
 from tests.cli.calls import printed, refused
 
 TINY = (
@@ -34,18 +34,18 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def no_training(monkeypatch):
     """Fails the test if a refused command takes a step."""
-    monkeypatch.setattr(driver_module._Drive, "_advance", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(loop_module._Loop, "_advance", lambda *_: pytest.fail("it trained"))
 
 
 def stop_at(monkeypatch, step, error):
     """Makes the driver stop before the step after `step`."""
 
-    def advance(self, boundary, original=driver_module._Drive._advance):
+    def advance(self, boundary, original=loop_module._Loop._advance):
         if self._step >= step:
             raise error
         original(self, boundary)
 
-    monkeypatch.setattr(driver_module._Drive, "_advance", advance)
+    monkeypatch.setattr(loop_module._Loop, "_advance", advance)
 
 
 class TestHelp:
@@ -93,7 +93,7 @@ REFUSALS = {
     "no batch": (["--set", "train.batch_size=0"], ["train.batch_size = 0", ">= 1"]),
     "rate": (["--set", "train.batch_size=0.1"], ["train.batch_size = 0.1", "sampling rate"]),
     "budget": (["--epsilon", "nan"], ["privacy.epsilon = nan"]),
-    "devices": (["--set", "run.devices=99"], ["run.devices = 99", "expected at most"]),
+    "devices": (["--set", "run.mesh.data=99"], ["run.mesh = {'data': 99}", "expected at most"]),
     "config": (["--config", "missing.toml"], ["missing.toml: No such file"]),
     "data files": (
         ["--set", "data.name=mnist", "--data-dir", "empty"],
@@ -217,7 +217,7 @@ def models(capsys, run):
 class TestMembers:
     def test_seeds_go_in_one_program_and_cost_each_and_all(self, capsys, place, monkeypatch):
         compiled = []
-        original = driver_module.drive
+        original = loop_module.drive
         monkeypatch.setattr(
             "dpjax.train.training.drive",
             lambda members, *rest: compiled.append(len(members)) or original(members, *rest),
@@ -258,12 +258,34 @@ class TestGoingOn:
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert err == (
-            "dpjax: stopped; the same command with --resume --out 'my run' goes on from the last "
+            "dpjax: stopped; the same command with --resume --out 'my run' resumes from the last "
             "checkpoint\n"
         )
         assert len(RunFolder(place / "my run").steps()["step"]) == 2
         printed(capsys, [*argv, "--resume"])
         assert RunFolder(place / "my run").steps()["step"] == [0, 1, 2]
+
+    def test_sigterm_saves_and_says_how_to_resume(self, capsys, place, monkeypatch):
+        """Between evaluations, with no checkpoint due: where the run is, it is saved."""
+        argv = [*NOISY, "--set", "run.evaluate_every=3", "--out", "run"]
+        original = loop_module._Loop._advance
+
+        def told(self, boundary):
+            original(self, boundary)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        before = signal.getsignal(signal.SIGTERM)
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_module._Loop, "_advance", told)
+            assert main(argv) == 143
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert capsys.readouterr().err == (
+            "dpjax: told to end (SIGTERM): saved at step 1 of 3; the same command with --resume "
+            "--out run resumes from the last checkpoint\n"
+        )
+        assert len(list(place.glob("run/checkpoints/*/step_00000001"))) == 1
+        printed(capsys, [*argv, "--resume"])
+        assert RunFolder(place / "run").steps()["step"] == [0, 1, 2]
 
     def test_a_bar_is_put_away(self, monkeypatch, capsys):
         ended = []

@@ -105,13 +105,10 @@ def test_damaged_jpegs(pillow, tmp_path):
         square_images([tmp_path / "gone.jpg"], 8)
 
 
-def test_without_pillow_or_scikit_learn_the_extra_is_named(monkeypatch, tmp_path):
+def test_without_pillow_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"pip install dpjax\[images\]"):
         square_images([tmp_path / "x.jpg"], 8)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install dpjax\[run\]"):
-        data.load("digits")
 
 
 NAMES = [f"{number:06}.jpg" for number in range(1, 7)]

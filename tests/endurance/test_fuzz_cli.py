@@ -110,7 +110,7 @@ PATHS = [
     *("train.batch_size", "train.steps", "train.epochs", "train.sampling", "train.engine"),
     *("data.name", "model.name", "model.hidden", "optimizer.name", "optimizer.learning_rate"),
     *("method.name", "method.threshold", "method.noise_multiplier", "privacy.delta", "run.seed"),
-    *("privacy.epsilon", "run.devices", "train.augment", "method.kind", "nothing.here"),
+    *("privacy.epsilon", "run.mesh.data", "train.augment", "method.kind", "nothing.here"),
 ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dpjax import _toml
 from dpjax.cli.flags import assignment
 from dpjax.train import Experiment
-from dpjax.train.resolve import resolve
+from dpjax.train.plan import resolve
 from tests.endurance.counting import count, examples
 from tests.endurance.junk import (
     any_float,

@@ -18,7 +18,7 @@ import pytest
 import dpjax
 from dpjax import noise
 from dpjax.train import train
-from dpjax.train.keys import member_key, next_lineage, root_key
+from dpjax.train.identity import member_key, next_lineage, root_key
 from tests.train import small
 
 PACKAGE = Path(dpjax.__file__).parent

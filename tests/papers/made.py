@@ -36,13 +36,15 @@ def pretend_files(folder: Path, name: str) -> None:
         path.touch()
 
 
-def made(name: str, kind: str | None = None, size: int = 12) -> Dataset:
-    """Returns a data set of random examples under a name, in the shape of `kind` or of the name."""
-    shape, classes, vocabulary = SHAPES[kind or name]
+def made(name: str, size: int = 12) -> Dataset:
+    """Returns random examples in the shape of a data set."""
+    shape, classes, vocabulary = SHAPES[name]
     rng = np.random.default_rng(0)
 
     def split(count: int) -> Split:
-        y = rng.integers(0, classes, count).astype(np.int32)
+        several = name == "celeba_attributes"
+        top, size = (2, (count, classes)) if several else (classes, (count,))
+        y = rng.integers(0, top, size).astype(np.int32)
         if vocabulary is not None:
             return Split(rng.integers(1, vocabulary, (count, *shape)).astype(np.int32), y)
         if len(shape) == 1:

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dpjax.papers.auto_dp_sgd  # noqa: F401 (a method that it makes known)
 from dpjax.data import Dataset, Pixels, Split
-from dpjax.train import Experiment, build_program, driver
-from dpjax.train.program import Program
+from dpjax.train import Experiment, build_program, loop
+from dpjax.train.step import Program
 
 N, TEST = 90, 30
 
@@ -49,15 +50,15 @@ class Killed(Exception):
 
 
 def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
-    """Makes the driver die after so many steps, as a kill would, without any clean-up."""
-    original = driver._Drive._advance
+    """Makes the loop die after so many steps, as a kill would, without any clean-up."""
+    original = loop._Loop._advance
 
     def advance(self: Any, boundary: int) -> None:
         if self._step >= steps:
             raise Killed
         original(self, min(boundary, steps))
 
-    patch.setattr(driver._Drive, "_advance", advance)
+    patch.setattr(loop._Loop, "_advance", advance)
 
 
 def program(

@@ -199,7 +199,7 @@ class TestMembers:
         seeds = {"run__seeds": 2}
         run(tmp_path / "whole", **seeds)
         run(tmp_path / "runs", kill=7, **seeds)
-        newest = sorted((tmp_path / "runs" / "seed-1" / "checkpoints").glob("*/checkpoint-*"))[-1]
+        newest = sorted((tmp_path / "runs" / "seed-1" / "checkpoints").glob("*/step_*"))[-1]
         (newest / "MANIFEST").write_bytes(b"")
         results = run(tmp_path / "runs", resume=True, **seeds)
         assert {int(result.state.step) for result in results} == {8}
@@ -210,10 +210,10 @@ class TestMembers:
 
     @pytest.mark.slow
     def test_what_several_members_cannot_share_runs_one_after_another(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("dpjax.train.setup.fits_on_device", lambda data: False)
+        monkeypatch.setattr("dpjax.train.mesh.fits_on_device", lambda data, devices: False)
         assert len(run(tmp_path / "host", run__seeds=2)) == 2
         vary = {"method.threshold": [0.5, 0.9]}
-        assert len(run(tmp_path / "mesh", vary=vary, run__devices=2)) == 2
+        assert len(run(tmp_path / "mesh", vary=vary, run__mesh={"data": 2})) == 2
 
     def test_a_changed_number_is_the_one_that_runs(self, tmp_path):
         run(tmp_path / "run", vary={"method.threshold": [0.5]}, kill=5)

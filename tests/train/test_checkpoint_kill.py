@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpjax.train.checkpoint import Checkpoints
 from dpjax.train.manifest import MANIFEST
+from tests.train.test_checkpoint import Checkpoints
 
 LEAVES, SIZE = 6, 200_000
 LIKE = {f"w{i}": np.zeros(SIZE, np.float32) for i in range(LEAVES)}
@@ -23,7 +23,7 @@ LIKE = {f"w{i}": np.zeros(SIZE, np.float32) for i in range(LEAVES)}
 KILLER = """
 import os, signal, sys, time
 import numpy as np
-from dpjax.train.checkpoint import Checkpoints
+from tests.train.test_checkpoint import Checkpoints
 
 def save_on(folder, step, done):
     checkpoints = Checkpoints(folder, "run")
@@ -84,7 +84,7 @@ def kill_and_restore(folder: Path, kills: int, seconds: float) -> dict[str, int]
 
 def unfinished(folder: Path) -> set[tuple[str, int]]:
     """Returns the checkpoint that was being written: the last one, if it is not complete."""
-    last = max(folder.iterdir(), default=None)
+    last = max(folder.glob("step_*"), default=None)
     if last is None or (last / MANIFEST).exists():
         return set()
     return {(last.name, last.stat().st_ino)}  # one that two kills left behind counts once
@@ -173,20 +173,20 @@ def test_a_full_disk_is_one_sentence_and_the_others_stay(tiny_disk):
         )
         assert caught.value.errno == errno.ENOSPC
         check_all(folder, [0, 1, 2])
-    Checkpoints(folder, "run", keep=1).save(60, state_of(60, size=1000), {})
-    assert checkpoints.steps() == [60]
+    Checkpoints(folder, "run").save(60, state_of(60, size=1000), {})
+    assert Checkpoints(folder, "run").steps() == [2, 60]
 
 
 LIMITED = """
 import logging, resource, sys
 from tests.train.test_checkpoint_kill import Checkpoints, state_of
-from dpjax.train import storage
+from dpjax.train import checkpoint
 
 checkpoints = Checkpoints(sys.argv[1], "run")
 checkpoints.save(1, state_of(1), {})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 if sys.argv[2] == "inside":  # the limit is met by Orbax itself, as if the disk filled up just then
-    storage.reserve = lambda path, size: None
+    checkpoint._reserve = lambda path, size: None
     # Orbax has several tasks and reads the error of one; the others' are said by asyncio, or not.
     sys.unraisablehook = lambda unraisable: None
     logging.getLogger("asyncio").disabled = True

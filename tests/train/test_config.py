@@ -7,9 +7,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
+import dpjax.papers.auto_dp_sgd  # noqa: F401 (a method that it makes known)
 from dpjax.methods.table import constructors
 from dpjax.train import Experiment, resolve
-from dpjax.train.defaults import DIGITS
+from dpjax.train.config import DIGITS
 from dpjax.train.optimizer import build_optimizer
 from tests.marks import some
 
@@ -75,8 +76,12 @@ def test_the_embedded_default_is_the_file():
         ({"optimizer": {"learning_rate": 0.0}}, "optimizer.learning_rate = 0.0: expected"),
         ({"run": {"seeds": 0}}, "run.seeds = 0: expected"),
         ({"run": {"seed": 2**32}}, "run.seed = 4294967296: expected less"),
-        ({"run": {"seeds": 2, "devices": 2}}, "run.seeds = 2 with devices"),
-        ({"run": {"data": "host", "devices": 2}}, "run.data = 'host' with devices"),
+        ({"run": {"seeds": 2, "mesh": {"data": 2}}}, "run.seeds = 2 with mesh"),
+        ({"run": {"mesh": {"data": 0}}}, "run.mesh.data = 0: expected an integer >= 1"),
+        (
+            {"run": {"mesh": {"data": 2}, "sharding": {"*/kernel": ["", "modle"]}}},
+            "run.sharding.*/kernel",
+        ),
     ],
 )
 def test_refusals_name_the_field(plain, message):

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 import dpjax
-from dpjax.train import Checkpoints, Experiment, RunFolder, train
-from dpjax.train.launch import go_on
+from dpjax.train import Checkpoints, Experiment, Run, RunFolder, train
 from dpjax.train.task import data_marks
 from tests.train.small import experiment, images, program
 
@@ -58,13 +57,13 @@ class TestRepr:
 
     def test_members_and_checkpoints_show_neither_key_nor_mark(self, result, tmp_path):
         marks = data_marks(DATA)
-        member = go_on(program(**RUN), result.folder, marks)
+        member = Run.resume(program(**RUN), result.folder, marks)
         secrets = {*words(member.state), *marks.values()}
         assert len(secrets) == 6
         checkpoints = Checkpoints(tmp_path, "me")
-        checkpoints.save(4, member.state, member.book.meta())
+        checkpoints.save(4, member.state, {"data": marks})
         restored = checkpoints.restore(member.state)
-        for value in (member, member.book, restored, restored.state):
+        for value in (member, restored, restored.state):
             assert not any(word in self.shown(value) for word in secrets), type(value)
 
     @pytest.mark.parametrize("method", ["dp_sgd", "auto_dp_sgd"])

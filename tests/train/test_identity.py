@@ -10,7 +10,7 @@ import pytest
 import dpjax
 from dpjax import noise
 from dpjax.data import Split
-from dpjax.train import RunFolder, export, train
+from dpjax.train import Run, RunFolder, export, train
 from dpjax.train.identity import Environment
 from dpjax.train.parameters import flat
 from tests.train.small import Killed, experiment, images, stop_after
@@ -158,7 +158,7 @@ class TestPlace:
     # devices, 0 for the host, whose parts are the device's chunks.
     FIGURE = 1e-6
 
-    @pytest.mark.parametrize("change", [{"run__devices": 8}, {"run__data": "host"}])
+    @pytest.mark.parametrize("change", [{"run__mesh": {"data": 8}}, {"run__data": "host"}])
     def test_it_may_go_on_in_another(self, whole, tmp_path, change):
         for begun, gone_on in (({}, change), (change, {})):
             folder = tmp_path / f"run-{len(begun)}"
@@ -190,7 +190,7 @@ class TestNothingThere:
 
     def test_of_several_the_missing_ones_were_begun_with_the_others(self, tmp_path, monkeypatch):
         """A kill between the first and the second of two seeds: both go on."""
-        begin = dpjax.train.training.begin
+        begin = Run.begin
 
         def killed(*arguments):
             if arguments[4] == 1:
@@ -198,7 +198,7 @@ class TestNothingThere:
             return begin(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(dpjax.train.training, "begin", killed)
+            patch.setattr(Run, "begin", killed)
             with pytest.raises(Killed):
                 run(tmp_path / "runs", run__seeds=2)
         assert [f.parent.name for f in tmp_path.glob("runs/*/run.json")] == ["seed-0"]

@@ -1,7 +1,8 @@
-"""A run in a real process, killed with SIGKILL at any moment, ends with the same bytes."""
+"""A run in real processes, killed at any moment, ends with the same bytes."""
 
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +16,7 @@ import pytest
 
 from dpjax import data
 from dpjax.cli import main
-from dpjax.train import RunFolder, build_program, train
-from dpjax.train.launch import go_on
+from dpjax.train import Run, RunFolder, build_program, train
 from dpjax.train.manifest import MANIFEST
 from dpjax.train.task import data_marks
 from tests.marks import some
@@ -38,6 +38,12 @@ def flags(steps: int, seed: int) -> list[str]:
     return ["--method", "dc_sgd_e", *pairs, "--seed", str(seed), "--quiet"]
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
 @dataclass(frozen=True)
 class Victim:
     """A run that is killed: the same command again and again, with --resume once it was begun.
@@ -46,13 +52,15 @@ class Victim:
         folder: where it is.
         cache: of compiled programs, so that a start takes less long.
         steps: how many it takes.
+        processes: how many processes it has.
     """
 
     folder: Path
     cache: Path
     steps: int
+    processes: int = 1
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> list[subprocess.Popen[bytes]]:
         resume = ["--resume"] if RunFolder(self.folder).exists else []
         argv = ["train", *flags(self.steps, seed=3), *resume, "--out", str(self.folder)]
         environment = {
@@ -61,34 +69,60 @@ class Victim:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
+        several = [[]]
+        if self.processes > 1:
+            group = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}"]
+            group += ["--processes", str(self.processes)]
+            several = [[*group, "--process-id", str(i)] for i in range(self.processes)]
         with self.said.open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dpjax", *argv],
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                env=environment,
-            )
+            return [
+                subprocess.Popen(
+                    [sys.executable, "-m", "dpjax", *argv, *own],
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    env=environment,
+                )
+                for own in several
+            ]
 
     @property
     def said(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.err")
 
     def finish(self) -> None:
-        assert self.start().wait(timeout=120) == 0, self.said.read_text()[-1000:]
+        for process in self.start():
+            assert process.wait(timeout=180) == 0, self.said.read_text()[-1000:]
 
-    def kill_when(self, moment: Callable[[float], bool]) -> str | None:
+    def terminate_when(self, moment: Callable[[float], bool]) -> None:
+        """Sends SIGTERM at a moment to the last of the processes; all save and say so."""
+        processes, begun = self.start(), time.monotonic()
+        while processes[0].poll() is None and not moment(time.monotonic() - begun):
+            time.sleep(0.0005)
+        processes[-1].terminate()
+        for process in processes:
+            # Before it trains, or behind its last step, nothing listens.
+            assert process.wait(timeout=180) in (0, 143, -15), self.said.read_text()[-1000:]
+
+    def kill_when(self, moment: Callable[[float], bool], victim: int = 0) -> str | None:
         """Kills the run at a moment, a function of the seconds since its start.
+
+        Args:
+            moment: says when.
+            victim: which of several processes; the others end by themselves.
 
         Returns:
             The checkpoint whose writing was cut short; None if none was being written.
         """
-        process, begun = self.start(), time.monotonic()
+        processes, begun = self.start(), time.monotonic()
+        process = processes[victim]
         try:
             while process.poll() is None and not moment(time.monotonic() - begun):
                 time.sleep(0.0005)
         finally:
             process.kill()
         assert process.wait() == -9, f"it ended by itself: {self.said.read_text()[-1000:]}"
+        for other in processes:
+            assert other.wait(timeout=180) != 0
         cut = self.written()
         inside = "no write" if cut is None else f"inside the write of {cut.name}"
         after = time.monotonic() - begun
@@ -104,7 +138,7 @@ class Victim:
         older. What an earlier kill left behind is marked.
         """
         try:
-            newest = max(self.folder.glob("checkpoints/*/checkpoint-*"), default=None)
+            newest = max(self.folder.glob("checkpoints/*/step_*"), default=None)
             if newest is None or (newest / MANIFEST).exists():
                 return None
             return None if newest.stat().st_mode & 0o777 == LEFT else newest
@@ -114,7 +148,7 @@ class Victim:
     def saved(self) -> int:
         """Returns the step of the newest complete checkpoint; -1 without one."""
         names = [path.parent.name for path in self.folder.glob(f"checkpoints/*/*/{MANIFEST}")]
-        return max((int(name.rsplit("-", 1)[1]) for name in names), default=-1)
+        return max((int(name.removeprefix("step_")) for name in names), default=-1)
 
     def inside_a_write(self, step: int, lag: float) -> Callable[[float], bool]:
         """A moment `lag` seconds into the writing of a checkpoint, with that of `step` complete."""
@@ -159,7 +193,7 @@ def last_state(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of every array of the last state by its path, keys among them."""
     run = RunFolder(folder)
     digits = data.load("digits")
-    member = go_on(build_program(run.read_config(), digits), run, data_marks(digits))
+    member = Run.resume(build_program(run.read_config(), digits), run, data_marks(digits))
     assert member.notes == ()
     assert int(member.state.step) == member.program.plan.steps
     leaves = jax.tree_util.tree_leaves_with_path(member.state)
@@ -199,9 +233,11 @@ def test_killed_before_its_beginning_inside_a_write_and_between(whole, tmp_path,
 
 
 @pytest.mark.slow
-def test_twenty_kills(tmp_path, cache):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_twenty_kills_and_five_terminations(tmp_path, cache, processes):
     steps, kills = 200, 20
-    whole, victim = Victim(tmp_path / "whole", cache, steps), Victim(tmp_path / "run", cache, steps)
+    whole = Victim(tmp_path / "whole", cache, steps, processes)
+    victim = Victim(tmp_path / "run", cache, steps, processes)
     begun = time.monotonic()
     whole.finish()
     seconds, rng, cut_short = time.monotonic() - begun, random.Random(4), []
@@ -213,7 +249,9 @@ def test_twenty_kills(tmp_path, cache):
             victim.behind(step, lag=rng.uniform(0, 0.2)),
             victim.at(rng.uniform(0, seconds / 2), at_most=share),
         )[kill % 3]
-        cut_short.append(victim.kill_when(moment))
+        cut_short.append(victim.kill_when(moment, kill % processes))
+        if kill % 4 == 3:
+            victim.terminate_when(victim.behind(victim.saved() + 1, lag=rng.uniform(0, 0.2)))
     print(f"{kills} kills, {kills - cut_short.count(None)} inside a write")
     assert kills - cut_short.count(None) >= 5
     assert len(list(victim.folder.glob("checkpoints/*"))) == 1  # the seed's one and only lineage

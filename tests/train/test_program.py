@@ -11,10 +11,9 @@ import pytest
 
 import dpjax
 from dpjax.sampling import FullBatch
-from dpjax.train.augment import AUGMENTATIONS, flip, shift
 from dpjax.train.parameters import flat
-from dpjax.train.program import Program
-from dpjax.train.task import examples_of
+from dpjax.train.step import Program
+from dpjax.train.task import AUGMENTATIONS, examples_of, flip, shift
 from tests.gradients.drawn import drawn_of, rows_of
 from tests.marks import some
 from tests.registry import METHODS

@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from dpjax.gradients import per_example
-from dpjax.train import Experiment, build_program, build_runner, runners, train, training
+from dpjax.train import Experiment, build_program, build_runner, mesh, train, training
 from dpjax.train.checkpoint import Checkpoints
-from dpjax.train.driver import stacked
-from dpjax.train.keys import member_key
+from dpjax.train.config import RunConfig
+from dpjax.train.identity import member_key
+from dpjax.train.mesh import DeviceRunner, HostRunner, Layout, MeshRunner, stacked
 from dpjax.train.parameters import flat
 from dpjax.train.progress import Progress
-from dpjax.train.runners import DeviceRunner, HostRunner, MembersRunner, MeshRunner
-from dpjax.train.sections import RunConfig
 from dpjax.train.task import examples_of
 from tests.marks import some
 from tests.train.small import N, experiment, images, program
@@ -92,11 +92,11 @@ def on_mesh(own, data=DATA):
     if jax.device_count() < DEVICES:
         pytest.skip(f"needs {DEVICES} devices")
     arrays = examples_of(data.train), examples_of(data.test)
-    return MeshRunner(own, *arrays, STEPS, jax.devices()[:DEVICES])
+    return MeshRunner(own, *arrays, STEPS, Layout.of(RunConfig(mesh={"data": DEVICES})))
 
 
 def on_members(own):
-    return MembersRunner(own, TRAIN, TEST, STEPS)
+    return DeviceRunner(own, TRAIN, TEST, STEPS, members=True)
 
 
 def on_host(own, train=TRAIN):
@@ -198,7 +198,12 @@ class TestMesh:
 
     def _lifted(self, wrong):
         mesh = on_mesh(PLAIN("dp_sgd"))
-        advance = mesh._lifted(lambda state, data, n: wrong.advance(state, data, n, STEPS))
+        advance = jax.shard_map(
+            lambda state, data, n: wrong.advance(state, data, n, STEPS),
+            mesh=mesh._mesh,
+            in_specs=(P(), P("data"), P()),
+            out_specs=P(),
+        )
         mesh._compiled = jax.jit(advance)
         return mesh
 
@@ -220,8 +225,8 @@ class TestMesh:
             assert all(row // held == device for device, rows in passes for row in rows)
 
     def test_more_devices_than_there_are(self):
-        with pytest.raises(ValueError, match=r"run.devices = 99: expected at most \d+"):
-            build_runner(PLAIN("dp_sgd"), DATA, RunConfig(devices=99))
+        with pytest.raises(ValueError, match=r"run.mesh = .*99.*: expected at most \d+"):
+            build_runner(PLAIN("dp_sgd"), DATA, RunConfig(mesh={"data": 99}))
 
 
 class TestHost:
@@ -248,19 +253,19 @@ class TestHost:
         plain = experiment(train__sampling="full").to_plain()
         plain["method"] = {"name": "psasc_momentum_full_batch", "noise_multiplier": 1.0}
         own = build_program(Experiment.from_plain(plain), DATA)
-        for place, field in ((on_host, "run.data = 'host'"), (on_mesh, "run.devices = 8")):
+        for place, field in ((on_host, "run.data = 'host'"), (on_mesh, "run.mesh = .*8.*")):
             with pytest.raises(ValueError, match=f"{field} with method psasc.* its full batch"):
                 place(own)
 
     def test_auto_asks_for_the_memory(self, monkeypatch):
         own, size = PLAIN("dp_sgd"), sum(leaf.nbytes for leaf in TRAIN)
-        monkeypatch.setattr(runners, "device_memory", lambda: 2 * size)
+        monkeypatch.setattr(mesh, "device_memory", lambda: 2 * size)
         assert isinstance(build_runner(own, DATA, RunConfig()), DeviceRunner)
-        monkeypatch.setattr(runners, "device_memory", lambda: 2 * size - 2)
+        monkeypatch.setattr(mesh, "device_memory", lambda: 2 * size - 2)
         assert isinstance(build_runner(own, DATA, RunConfig()), HostRunner)
         assert isinstance(build_runner(own, DATA, RunConfig(data="device")), DeviceRunner)
         monkeypatch.undo()
-        assert runners.device_memory() > 2**28
+        assert mesh.device_memory() > 2**28
         assert isinstance(build_runner(own, DATA, RunConfig(data="host")), HostRunner)
 
 
@@ -384,7 +389,7 @@ class TestTraining:
 
         return failing
 
-    @pytest.mark.parametrize("needed_by", [training, pytest.param(runners, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("needed_by", [training, pytest.param(mesh, marks=pytest.mark.slow)])
     def test_without_the_memory_one_after_another(self, needed_by, whole, tmp_path, monkeypatch):
         """Without that of the program, two programs; without that of the data, fed by the host."""
         monkeypatch.setattr(needed_by, "device_memory", lambda: 0)
@@ -396,7 +401,7 @@ class TestTraining:
             assert_close(a.state, b.state)
             assert a.epsilon == b.epsilon
 
-    @pytest.mark.parametrize("change", [("run.devices", 8), ("run.data", "host")])
+    @pytest.mark.parametrize("change", [("run.mesh", {"data": 8}), ("run.data", "host")])
     def test_where_it_runs_is_no_part_of_what_runs(self, change, whole, tmp_path):
         """The keys do not depend on `run`: one run is the first of two seeds."""
         [result] = train(self.ASKED.set(*change), DATA, tmp_path / "run")

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dpjax.accounting import Ledger, Steps
-from dpjax.train import RunFolder, build_program, export, root_key, train
+from dpjax.train import Run, RunFolder, build_program, export, loop, root_key, train
 from dpjax.train.folder import NOT_PRIVATE
-from dpjax.train.launch import go_on
 from dpjax.train.parameters import flat
 from dpjax.train.task import data_marks
 from tests.train import small
@@ -106,7 +105,7 @@ class TestFolder:
         assert all(row["label"] == NOT_PRIVATE for row in rows)
         last = rows[-1]
         program = build_program(experiment(**RUN), DATA)
-        state = go_on(program, RunFolder(tmp_path / "a"), MARKS).state
+        state = Run.resume(program, RunFolder(tmp_path / "a"), MARKS).state
         params = {k: np.asarray(v, np.float64) for k, v in flat(state.params).items()}
         from tests.train.test_program import softmax_gradients  # noqa: PLC0415
 
@@ -146,8 +145,8 @@ class TestResume:
         with pytest.raises(Killed):
             run(tmp_path / "run", **DC)
         patched.undo()
-        newest = sorted((tmp_path / "run" / "checkpoints").glob("*/checkpoint-*"))[-1]
-        assert newest.name.endswith("step-6")
+        newest = sorted((tmp_path / "run" / "checkpoints").glob("*/step_*"))[-1]
+        assert newest.name == "step_00000006"
         victim = max((f for f in newest.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
         victim.write_bytes(victim.read_bytes()[:-7])
         said = []
@@ -155,6 +154,14 @@ class TestResume:
         assert any("checkpoint of step 6 refused" in text for text in said)
         assert same_runs(tmp_path / "run", whole[0])
         assert same_bytes(result.state, whole[1].state)
+
+    def test_checkpoints_come_by_time_between_evaluations_too(self, tmp_path, monkeypatch):
+        saved, save = [], Run.save
+        monkeypatch.setattr(Run, "save", lambda run: saved.append(int(run.state.step)) or save(run))
+        monkeypatch.setattr(loop, "_SECONDS_PER_CALL", 0.0)  # one step a call
+        monkeypatch.setattr(loop, "_SECONDS_PER_CHECKPOINT", 0.0)
+        run(tmp_path / "run", run__checkpoint_every="none", run__evaluate_every=8)
+        assert saved == list(range(9))
 
     def test_a_foreign_checkpoint_is_refused(self, tmp_path):
         run(tmp_path / "a")
@@ -201,7 +208,7 @@ class TestChanges:
     def test_on_request_it_goes_on_with_new_keys_and_an_entry(self, tmp_path, stop_after):
         folder = RunFolder(tmp_path / "run")
         self.begun(folder.path, stop_after)
-        old = go_on(build_program(experiment(**RUN), DATA), folder, MARKS)
+        old = Run.resume(build_program(experiment(**RUN), DATA), folder, MARKS)
         assert int(old.state.step) == 3
         said_before = folder.read_ledger()
         assert said_before.entries[0].steps == 6  # announced, and so perhaps seen

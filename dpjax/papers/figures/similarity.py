@@ -110,7 +110,7 @@ def similarity_rows(
     """
     program = build_program(experiment, dataset)
     runner = build_runner(program, dataset, experiment.run)
-    plan, data = program.plan, jax.device_put(examples_of(dataset.train))
+    plan, data = program.plan, jax.device_put(examples_of(dataset.examples))
     state = program.init(member_key(root_key(experiment.run.seed), plan.experiment.identity, 0))
     look = jax.jit(lambda state, data: _seen(program, state, data))
     places = np.linspace(0, plan.steps - 1, _count(plan.steps / plan.steps_per_epoch, per_epoch))

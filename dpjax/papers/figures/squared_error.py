@@ -17,7 +17,7 @@ from dpjax.thresholds.histogram import (
     norm_histogram,
 )
 from dpjax.train import Experiment, Plan, build_program, build_runner, member_key, root_key
-from dpjax.train.program import TrainState
+from dpjax.train.step import TrainState
 from dpjax.train.task import Examples, examples_of
 
 __all__ = [
@@ -233,7 +233,9 @@ def gradient_norms(
     runner = build_runner(program, dataset, experiment.run)
     key = member_key(root_key(experiment.run.seed), program.plan.experiment.identity, 0)
     state = program.init(key)
-    probed = jax.device_put(jax.tree.map(lambda leaf: leaf[:examples], examples_of(dataset.train)))
+    probed = jax.device_put(
+        jax.tree.map(lambda leaf: leaf[:examples], examples_of(dataset.examples))
+    )
 
     @jax.jit
     def look(state: TrainState, examples: Examples) -> jax.Array:

@@ -23,7 +23,7 @@ from dpjax.papers.recipes import recipe_of
 from dpjax.thresholds import dc_sgd_e
 from dpjax.thresholds.histogram import default_sigma_h
 from dpjax.train import Experiment
-from dpjax.train.defaults import DIGITS
+from dpjax.train.config import DIGITS
 from dpjax.train.folder import NOT_PRIVATE
 
 __all__ = ["FIGURE"]
@@ -65,7 +65,7 @@ def _real(sources: Sources) -> NormsOfRun:
     experiment = DIGITS if sources.data_dir is None else _mnist()
     experiment = experiment.with_values({"privacy.epsilon": 8.0, "run.seed": 1})
     dataset = data.load(experiment.data.name, sources.data_dir)
-    epoch = round(len(dataset.train.y) / float(experiment.train.batch_size or 1))
+    epoch = round(dataset.size / float(experiment.train.batch_size or 1))
     return gradient_norms(experiment, dataset, (0, epoch), _EXAMPLES)
 
 

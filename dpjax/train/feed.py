@@ -14,7 +14,19 @@ from dpjax import _checks
 from dpjax.gradients.rows import leading_size
 from dpjax.sampling import Packed, Sampling
 
-__all__ = ["HostFeed", "Part"]
+__all__ = ["HostFeed", "Part", "gathered"]
+
+
+def gathered(data: Any, rows: np.ndarray) -> Any:
+    """Returns rows of the data as NumPy arrays, by their numbers.
+
+    Args:
+        data: a pytree of arrays with a leading axis, or a source with ``__getitems__``.
+        rows: the numbers.
+    """
+    if hasattr(data, "__getitems__"):
+        return data.__getitems__(rows)
+    return jax.tree.map(lambda leaf: np.asarray(leaf[rows]), data)
 
 
 class Part(NamedTuple):
@@ -53,6 +65,7 @@ class HostFeed:
         start: the first step.
         stop: one beyond the last step.
         depth: how many parts are prepared ahead, at least 1.
+        part: ``(start, rows)`` for the rows of the batch in that range; None for all.
         device: where the parts go, a device or a sharding; None for JAX's default.
 
     Example:
@@ -76,12 +89,13 @@ class HostFeed:
         start: int,
         stop: int,
         depth: int = 2,
+        part: tuple[int, int] | None = None,
         device: jax.Device | jax.sharding.Sharding | None = None,
     ) -> None:
         """Checks the arguments; the thread starts with the iteration."""
         if not isinstance(sampling, Sampling):
             raise TypeError(f"sampling = {sampling!r}: expected a dpjax.sampling.Sampling")
-        self._rows = leading_size("data", data)
+        self._rows = len(data) if hasattr(data, "__getitems__") else leading_size("data", data)
         if self._rows == 0:
             raise ValueError("data has no rows: expected at least one to gather from")
         self._chunk = _checks.integer("chunk", chunk, at_least=1)
@@ -92,7 +106,7 @@ class HostFeed:
             raise ValueError(
                 f"data has {self._rows} rows: expected {sampling.dataset_size}, as in {sampling!r}"
             )
-        self._data, self._sampling, self._device = data, sampling, device
+        self._data, self._sampling, self._device, self._range = data, sampling, device, part
         # On the host, so that a draw never waits behind what the device has to do.
         self._host = jax.local_devices(backend="cpu")[0]
         self._key = jax.device_put(key, self._host)
@@ -155,7 +169,7 @@ class HostFeed:
         try:
             for t in range(self._start, self._stop):
                 with jax.default_device(self._host):
-                    batch = self._sampling.draw(self._key, t).rows()
+                    batch = self._sampling.draw(self._key, t, self._range).rows()
                 for begin in range(0, max(len(batch), 1), self._chunk):
                     self._slots.acquire()
                     if self._closed.is_set():
@@ -169,7 +183,7 @@ class HostFeed:
     def _part(self, batch: np.ndarray) -> Part:
         index = np.zeros(self._chunk, batch.dtype)
         index[: len(batch)] = batch
-        rows = jax.tree.map(lambda leaf: np.asarray(leaf[index]), self._data)
+        rows = gathered(self._data, index)
         rows, numbers = jax.device_put((rows, index), self._device)
         # The size is a scalar, which no sharding splits: JAX puts it where the rows are.
         return Part(rows, Packed(numbers, jnp.int32(len(batch)), self._sampling))

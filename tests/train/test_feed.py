@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import dpjax
 from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
-from dpjax.train.host_feed import HostFeed
+from dpjax.train.feed import HostFeed
 from tests.gradients import softmax
 from tests.gradients.compare import assert_close
 

@@ -1,25 +1,27 @@
 """The pure training program: (state, data) -> state, and many such steps as one scan."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _checks, noise
+from dpjax import _checks, models, noise
 from dpjax._states import find_state, repr_without_keys
+from dpjax.data import Dataset
 from dpjax.gradients import PerExampleGrads, per_example_grads
 from dpjax.mechanism import Mechanism, Release
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.sampling import Drawn, Packed
+from dpjax.train.config import Experiment
 from dpjax.train.optimizer import build_optimizer
-from dpjax.train.parameters import Parameters, split, with_weights
-from dpjax.train.resolve import Plan
+from dpjax.train.parameters import Parameters, file_hash, split, with_weights
+from dpjax.train.plan import Plan, resolve
 from dpjax.train.task import Examples, Scores, Task
 
-__all__ = ["VARIABLE", "Program", "TrainState", "released_of"]
+__all__ = ["VARIABLE", "Program", "TrainState", "build_program", "released_of"]
 
 VARIABLE = ("optimizer.learning_rate", "method.threshold")
 """Numbers that may differ between members of one compiled program: none that is accounted."""
@@ -86,7 +88,7 @@ class Program:
         """Returns the state before the first step.
 
         Args:
-            key: the run's own key, see `dpjax.train.keys.member_key`.
+            key: the run's own key, see `dpjax.train.member_key`.
             weights: parameters by path that start from these arrays; the others are new.
         """
         params = self.task.network.init(noise.stream(key, "init"))
@@ -169,7 +171,12 @@ class Program:
 
     def evaluate(self, state: TrainState, examples: Examples) -> Scores:
         """Returns accuracy and loss on held-out examples, of the average where there is one."""
-        return self.task.evaluate(self.released_params(state), examples)
+        right, losses = self.outcomes(state, examples)
+        return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
+
+    def outcomes(self, state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
+        """Returns for each held-out example whether it is classified right, and its loss."""
+        return self.task.outcomes(self.released_params(state), examples)
 
     def released_params(self, state: TrainState) -> Any:
         """Returns all parameters as they are evaluated and published."""
@@ -220,3 +227,39 @@ def _fixed_threshold(method: Release) -> float:
 def released_of(state: TrainState) -> Released:
     """Returns the public numbers of the last step."""
     return find_state(state.opt_state, PrivatizeState).released
+
+
+def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str] = ()) -> Program:
+    """Returns the program of an experiment on its data set.
+
+    Args:
+        experiment: the experiment; it is resolved here.
+        dataset: the data set; its training examples are the private ones.
+        varied: see `Program`.
+    """
+    if dataset.name != experiment.data.name:
+        raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")
+    network = models.build(
+        experiment.model.name,
+        dataset.shape,
+        dataset.classes,
+        dataset.vocabulary,
+        **experiment.model.options,
+    )
+    plan = resolve(_with_hash(experiment), dataset.size)
+    task = Task.of(network, dataset, experiment.data.scale, experiment.train)
+    return Program(plan, task, tuple(varied))
+
+
+def _with_hash(experiment: Experiment) -> Experiment:
+    """Enters the hash of the weights to start from: they decide what is released."""
+    model = experiment.model
+    if model.weights is None:
+        return experiment
+    found = file_hash(model.weights)
+    if model.weights_sha256 not in (None, found):
+        raise ValueError(
+            f"model.weights = {model.weights!r} has the sha256 {found}: expected "
+            f"{model.weights_sha256}"
+        )
+    return replace(experiment, model=replace(model, weights_sha256=found))

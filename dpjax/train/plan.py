@@ -10,8 +10,7 @@ from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpjax.schedules import steps_of
-from dpjax.train.config import Experiment
-from dpjax.train.sections import TrainConfig
+from dpjax.train.config import Experiment, TrainConfig
 
 __all__ = ["Plan", "resolve"]
 

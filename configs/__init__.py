@@ -1,0 +1,1 @@
+"""Experiments that are shipped with the package: `--config NAME` finds them."""

@@ -1,0 +1,403 @@
+"""One run: what it executes, what it has released, and where it is kept."""
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from dpjax.accounting import Ledger, Steps, privacy_statement
+from dpjax.accounting.missing_mass import NoEpsilonError
+from dpjax.accounting.solve import largest_integer
+from dpjax.accounting.statement import NOT_COUNTED
+from dpjax.mechanism import Mechanism
+from dpjax.privatize import PrivatizeState, Released
+from dpjax.train import mesh
+from dpjax.train.checkpoint import Checkpoints, describe, difference
+from dpjax.train.config import Experiment
+from dpjax.train.folder import RunFolder
+from dpjax.train.identity import Environment, RunIdentity, member_key, next_lineage, root_key
+from dpjax.train.parameters import read_weights
+from dpjax.train.plan import Plan
+from dpjax.train.step import Program, TrainState
+from dpjax.train.task import HASHED_ROWS, Scores
+
+__all__ = ["Run", "changes", "common_steps"]
+
+ONE_DEVICE = mesh.Layout()
+
+_SEEDED = (
+    "**Not to be published: the noise was drawn from a fixed seed, and whoever guesses the seed "
+    "can take it away.** What follows holds for keys that nobody knows.\n\n"
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its program with the plan, the state it is in, and its books.
+
+    `begin` starts one, `resume` restores one from its checkpoints, and `rekey` turns one into
+    another experiment with new keys. Nothing else makes or changes a plan that runs.
+
+    Attributes:
+        program: what runs; ``program.plan`` is the plan.
+        folder: where it is kept.
+        identity: which run this is.
+        state: where it is; private.
+        checkpoints: its checkpoints.
+        data: the fingerprints of the examples, by which they are known again; private.
+        before: what the same run released as other experiments, before it was changed.
+        start: at which step this experiment took over.
+        notes: sentences for the user, such as checkpoints that were refused.
+    """
+
+    program: Program
+    folder: RunFolder
+    identity: RunIdentity
+    state: TrainState
+    checkpoints: Checkpoints = field(repr=False)
+    data: Mapping[str, str] = field(repr=False)
+    before: Ledger
+    start: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """What runs and is accounted."""
+        return self.program.plan
+
+    @classmethod
+    def begin(
+        cls,
+        program: Program,
+        folder: RunFolder,
+        data: Mapping[str, str],
+        root: jax.Array,
+        member: int = 0,
+        members: int = 1,
+        layout: mesh.Layout = ONE_DEVICE,
+    ) -> Self:
+        """Begins a run in a folder that was created for it: its state is on disk before any step.
+
+        Args:
+            program: what runs.
+            folder: where.
+            data: the fingerprints of the examples.
+            root: the root key; each member's is folded from it.
+            member: which of several runs.
+            members: how many are begun together.
+            layout: where its state lies.
+        """
+        experiment = program.plan.experiment
+        identity = RunIdentity(experiment.identity, member, members, program.varied)
+        if mesh.is_primary():
+            folder.write_config(experiment)
+        key = member_key(root, identity.lineage, member)
+        file = experiment.model.weights
+        state = jax.jit(program.init)(key, None if file is None else read_weights(file))
+        state = layout.placed(state)
+        checkpoints = _checkpoints(folder, identity)
+        run = cls(program, folder, identity, state, checkpoints, data, program.plan.ledger())
+        run.save()
+        checkpoints.wait()
+        if mesh.is_primary():
+            folder.commit(identity)
+        return run
+
+    @classmethod
+    def resume(
+        cls,
+        program: Program,
+        folder: RunFolder,
+        data: Mapping[str, str],
+        step: int | None = None,
+        layout: mesh.Layout = ONE_DEVICE,
+    ) -> Self:
+        """Returns a run as its newest sound checkpoint has it, or that of a given step.
+
+        Args:
+            program: what runs.
+            folder: where.
+            data: the fingerprints of the examples, which must be those that the run began with.
+            step: the checkpoint; None for the newest.
+            layout: where its state is to lie; it need not be where it lay before.
+
+        Raises:
+            CheckpointError: no checkpoint is sound.
+            ValueError: the checkpoint is of another experiment or of other data.
+        """
+        identity = folder.identity()
+        checkpoints = _checkpoints(folder, identity)
+        like = layout.like(jax.eval_shape(program.init, root_key(0)))
+        restored = checkpoints.restore(like, step)
+        if restored is None:
+            raise ValueError(f"{folder.path}: no checkpoint is left; expected one to resume from")
+        stored = Experiment.from_plain(restored.meta["experiment"])
+        if stored.identity != program.plan.experiment.identity:
+            raise ValueError(
+                f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the "
+                "experiment that the checkpoint was made with; rekey=True resumes with the change, "
+                "with keys of its own and an entry in the ledger"
+            )
+        for split, mark in data.items():
+            if mark != restored.meta["data"][split]:
+                raise ValueError(
+                    f"{folder.path}: the {split} examples of {program.plan.experiment.data.name} "
+                    "have changed: expected those that the run was begun with"
+                )
+        before, start = Ledger.from_plain(restored.meta["before"]), int(restored.meta["start"])
+        return cls(
+            program,
+            folder,
+            identity,
+            restored.state,
+            checkpoints,
+            data,
+            before,
+            start,
+            restored.refused,
+        )._within_budget()
+
+    def rekey(self, program: Program) -> Self:
+        """Resumes as another experiment, or elsewhere: with new keys, entered in the ledger.
+
+        What the ledger on disk says was released counts, also beyond the checkpoint. The budget is
+        that of the new experiment, for everything that was released. What `check_successor`
+        refuses cannot be.
+        """
+        run = self._succeeded_by(program)
+        key = member_key(self.state.key, run.identity.lineage, run.identity.member)
+        run = replace(run, state=_rekeyed(program, self.state, key))
+        run.save()
+        run.checkpoints.wait()
+        if mesh.is_primary():
+            run.folder.change(run.identity, program.plan.experiment)
+            shutil.rmtree(run.folder.checkpoints(self.identity.lineage), ignore_errors=True)
+        return run
+
+    def check_successor(self, program: Program) -> None:
+        """Refuses an experiment that this run cannot become, and changes nothing."""
+        self._succeeded_by(program)
+        new = jax.eval_shape(program.init, self.state.key)
+        why = difference(describe(self.state), describe(new))
+        if why is not None:
+            changed = changes(self.plan.experiment, program.plan.experiment)
+            raise ValueError(
+                f"{self.folder.path}: {changed}: expected a change that keeps the parameters and "
+                f"the state of the optimizer, but {why}"
+            )
+
+    def save(self) -> None:
+        """Begins to write a checkpoint, in the background."""
+        meta = {
+            "experiment": self.plan.experiment.to_plain(),
+            "data": dict(self.data),
+            "before": self.before.to_plain(),
+            "start": self.start,
+        }
+        self.checkpoints.save(int(self.state.step), self.state, meta)
+
+    def ledger(self, step: int) -> Ledger | None:
+        """Returns the ledger at a step; None where there is no guarantee to account for."""
+        method = self.plan.method
+        if not self.plan.private or not isinstance(method, Mechanism):
+            return None
+        if step == self.start:
+            return self.before
+        entry = Steps(method, self.plan.sampling, step - self.start, self.start)
+        return self.before.add(entry)
+
+    def announce(self, step: int) -> None:
+        """Enters the steps up to `step` in the ledger on disk, before they are taken.
+
+        A run that resumes from an older checkpoint repeats steps, which costs nothing as they are
+        the same bit for bit; the ledger on disk never becomes shorter by it. Where there are
+        several processes, none goes on before it is written.
+        """
+        if mesh.is_primary():
+            self._announce(step)
+        mesh.wait_for_all("ledger")
+
+    def _announce(self, step: int) -> None:
+        self.folder.remove_statement()
+        ledger, written = self.ledger(step), self.folder.read_ledger()
+        if ledger is None:
+            return
+        if written is not None and not _continues(written, ledger):
+            raise ValueError(f"{self.folder.path}/ledger.json: expected the ledger of this run")
+        if written is None or _length(written) <= _length(ledger):
+            self.folder.write_ledger(ledger)
+
+    def epsilon(self, step: int) -> float | None:
+        """Returns what was spent up to a step; None without a guarantee.
+
+        It is infinite where the noise is so small that no epsilon holds at this delta.
+        """
+        ledger = self.ledger(step)
+        if ledger is None:
+            return None
+        try:
+            return ledger.upper_epsilon(self.plan.delta, self.plan.accountant)
+        except NoEpsilonError:
+            return math.inf
+
+    def evaluation(
+        self, step: int, scores: Scores, released: Released, epsilon: float | None
+    ) -> dict[str, Any]:
+        """Returns the public numbers of an evaluation."""
+        return {
+            "step": step,
+            "epoch": step / self.plan.steps_per_epoch,
+            "accuracy": float(scores.accuracy),
+            "loss": float(scores.loss),
+            "threshold": _plain(released.threshold),
+            "sigma": _plain(released.sigma),
+            "sigma_gradient": _plain(released.sigma_gradient),
+            "epsilon": epsilon,
+            "delta": self.plan.delta,
+        }
+
+    def statement(self, step: int) -> str:
+        """Returns the privacy statement at a step."""
+        ledger, experiment = self.ledger(step), self.plan.experiment
+        title = f"# Privacy statement: {experiment.data.name}\n\n"
+        if ledger is None:
+            return f"{title}{self.plan.method.guarantee.statement}\n"
+        excluded = list(NOT_COUNTED)
+        if experiment.model.weights is not None:
+            excluded.append(
+                "what the weights that the model started from cost, if the same data made them"
+            )
+        try:
+            counted = privacy_statement(
+                ledger, self.plan.delta, self.plan.accountant, tuple(excluded)
+            )
+        except NoEpsilonError as error:
+            return f"{title}No guarantee: {error}.\n"
+        if self.data["training"].startswith("some"):
+            counted += (
+                f"\nThe examples are recognised by a fingerprint of at most {HASHED_ROWS} of them, "
+                "not of all: a change of others between two parts of the run would not be "
+                "noticed.\n"
+            )
+        return counted if experiment.run.seed is None else _SEEDED + counted
+
+    def _succeeded_by(self, program: Program) -> Self:
+        """Returns this run as another experiment, from its step on, still with its old state."""
+        step = int(self.state.step)
+        self._check_plan(program.plan, step)
+        lineage = next_lineage(self.identity.lineage, program.plan.experiment.identity, step)
+        identity = replace(self.identity, lineage=lineage, environment=Environment.current())
+        known = [self.folder.read_ledger(), self.ledger(step)]
+        run = replace(
+            self,
+            program=program,
+            identity=identity,
+            checkpoints=_checkpoints(self.folder, identity),
+            before=max((ledger for ledger in known if ledger is not None), key=_length),
+            start=step,
+        )._within_budget()
+        run.epsilon(step + 1)  # an accountant that has no number for the whole says so now
+        return run
+
+    def _check_plan(self, plan: Plan, step: int) -> None:
+        if not self.plan.private or not plan.private:
+            raise ValueError(
+                f"method {self.plan.name} to {plan.name}: expected methods with a "
+                "guarantee, since a run cannot gain or lose one on the way"
+            )
+        old, new = self.plan.experiment, plan.experiment
+        fixed = {
+            "data.name": (old.data.name, new.data.name),
+            "privacy.unit": (old.privacy.unit, new.privacy.unit),
+            "model.weights": (old.model.weights_sha256, new.model.weights_sha256),
+        }
+        for path, (was, now) in fixed.items():
+            if was != now:
+                raise ValueError(f"{path} was {was!r} and is {now!r}: expected a new run for it")
+        if plan.asked <= step:
+            raise ValueError(
+                f"train.steps = {plan.asked}: expected more than the {step} that were taken"
+            )
+
+    def _within_budget(self) -> Self:
+        """Returns the run with no more steps planned than the budget leaves after `before`."""
+        epsilon, asked = self.plan.experiment.privacy.epsilon, self.plan.asked
+        if not self.before.entries:
+            return self  # the plan itself was made for the whole budget
+        steps = asked
+        if epsilon is not None:
+
+            def fits(more: int) -> bool:
+                spent = self.epsilon(self.start + more)
+                return spent is not None and spent <= epsilon
+
+            allowed = largest_integer(fits, asked - self.start)
+            if not allowed:
+                raise ValueError(
+                    f"privacy.epsilon = {epsilon:g}: expected more, all of it was spent on the "
+                    f"{self.start} steps before"
+                )
+            steps = self.start + allowed
+        return replace(self, program=replace(self.program, plan=replace(self.plan, steps=steps)))
+
+
+def common_steps(folders: Sequence[RunFolder]) -> list[int]:
+    """Returns the steps at which every one of several runs has a checkpoint, newest first."""
+    found = [set(_checkpoints(folder, folder.identity()).steps()) for folder in folders]
+    return sorted(set.intersection(*found), reverse=True)
+
+
+def changes(old: Experiment, new: Experiment) -> str:
+    """Says which values differ between two experiments, apart from `run`."""
+    differing = []
+    before, after = old.to_plain(), new.to_plain()
+    for section in before:
+        if section == "run" or before[section] == after[section]:
+            continue
+        for key in sorted(before[section].keys() | after[section].keys()):
+            pair = (before[section].get(key), after[section].get(key))
+            if pair[0] != pair[1]:
+                differing.append(f"{section}.{key} was {pair[0]!r} and is {pair[1]!r}")
+    return "; ".join(differing)
+
+
+def _checkpoints(folder: RunFolder, identity: RunIdentity) -> Checkpoints:
+    return Checkpoints(folder.checkpoints(identity.lineage), identity.mark)
+
+
+def _rekeyed(program: Program, state: TrainState, key: jax.Array) -> TrainState:
+    """Returns the state with all keys replaced by those of a new run with this key."""
+    fresh = jax.jit(program.init)(key)
+    is_noise = lambda node: isinstance(node, PrivatizeState)  # noqa: E731
+    opt_state = jax.tree.map(
+        lambda old, new: old._replace(key=new.key) if is_noise(old) else old,
+        state.opt_state,
+        fresh.opt_state,
+        is_leaf=is_noise,
+    )
+    return state._replace(opt_state=opt_state, key=key, vary=fresh.vary)
+
+
+def _continues(written: Ledger, ledger: Ledger) -> bool:
+    """Says whether one ledger is the other but for the number of its last steps."""
+    pair = []
+    for entries in (written.entries, ledger.entries):
+        last = entries[-1:] if len(entries) == len(ledger.entries) else ()
+        rest = entries[: len(ledger.entries) - 1]
+        pair.append((rest, [entry.replace(steps=1) for entry in last]))
+    same = pair[0] == pair[1]
+    return same or written.entries == ledger.entries[:-1]
+
+
+def _length(ledger: Ledger) -> int:
+    return sum(entry.steps for entry in ledger.entries if isinstance(entry, Steps))
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number or a list of them; None for what a method does not release."""
+    array = np.asarray(value, np.float64)
+    return array.tolist() if np.isfinite(array).all() else None

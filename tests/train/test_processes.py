@@ -1,0 +1,75 @@
+"""Several processes on one machine, each with a device of its own: one run."""
+
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import data
+from dpjax.cli import main
+from dpjax.train import Run, RunFolder, build_program
+from dpjax.train.task import data_marks
+from tests.conftest import STORE, WORKER
+from tests.train.test_kill import Victim, flags
+
+STEPS = 8
+# The exact sums of devices differ from those of one device by less than the noise's grid; what may
+# fall to another point of it is about one coordinate in 1e7.
+FIGURE = 1e-6
+
+
+def state_of(folder):
+    run, digits = RunFolder(folder), data.load("digits")
+    return Run.resume(build_program(run.read_config(), digits), run, data_marks(digits)).state
+
+
+def farthest(a, b):
+    pairs = zip(jax.tree.leaves(a.params), jax.tree.leaves(b.params), strict=True)
+    return max(float(np.abs(np.asarray(x) - np.asarray(y)).max()) for x, y in pairs)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one process with one device."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert main(["train", *flags(STEPS, seed=3), "--out", str(folder)]) == 0
+    return folder
+
+
+def check_same(alone, folder):
+    for name in ("ledger.json", "statement.md"):
+        assert (folder / name).read_bytes() == (alone / name).read_bytes()
+    assert farthest(state_of(folder), state_of(alone)) < FIGURE
+    assert RunFolder(folder).steps()["step"] == list(range(STEPS))
+    assert len(RunFolder(folder).released()) == len(RunFolder(alone).released())
+
+
+def test_two_processes_are_one_run(alone, tmp_path):
+    """One key, one noise, one set of files."""
+    Victim(tmp_path / "two", STORE / WORKER, STEPS, processes=2).finish()
+    check_same(alone, tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [1, 4])
+def test_killed_it_is_resumed_with_another_number_of_processes(alone, tmp_path, then):
+    first = Victim(tmp_path / "run", STORE / WORKER, STEPS, processes=2)
+    first.kill_when(first.behind(step=2, lag=0.0), victim=1)
+    said = first.said.read_text()
+    assert "another process of this run has ended" in said
+    assert "--resume --out" in said
+    Victim(tmp_path / "run", STORE / WORKER, STEPS, processes=then).finish()
+    check_same(alone, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_processes_that_were_asked_for_different_things_are_refused(tmp_path):
+    victim = Victim(tmp_path / "run", STORE / WORKER, STEPS, processes=2)
+    first, second = victim.start()
+    second.kill()
+    other = [*second.args, "--set", "optimizer.learning_rate=0.5"]
+    with victim.said.open("ab") as said:
+        second = subprocess.Popen(other, stderr=said, stdout=subprocess.DEVNULL)
+    assert {first.wait(timeout=180), second.wait(timeout=180)} & {2}
+    assert "was given another experiment than process 0" in victim.said.read_text()
