@@ -1,7 +1,9 @@
 """The report says what the stored runs say: means, spreads, choices, verdicts, and what is left."""
 
 import argparse
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -338,3 +340,45 @@ def test_the_picture_has_a_dot_for_each_number(store):
     heights = differences.containers[0].lines[0].get_ydata()
     assert list(heights) == sorted(heights)
     assert heights[-1] == pytest.approx(97.01 - 95.63)
+
+
+class TestDocumentedCounts:
+    """What README and docs/papers.md say of the numbers is what is there."""
+
+    ROOT = Path(__file__).parents[2]
+
+    def text(self, name):
+        return " ".join((self.ROOT / name).read_text().split())
+
+    def test_how_many_numbers_there_are(self):
+        recipes = [recipe_of(cell) for cell in cells()]
+        experiments = sum(recipe.experiment is not None for recipe in recipes)
+        formulas = sum(recipe.computed is not None for recipe in recipes)
+        neither = sum(bool(recipe.obstacle) for recipe in recipes)
+        metrics = Counter(cell.metric for cell in cells())
+        five = len(cells()) - sum(cell.paper == "De" for cell in cells())
+        changes = metrics["epsilon change"] + metrics["accuracy gain"]
+        measured = five - metrics["epsilon"] - changes - metrics["runs"]
+        page, readme = self.text("docs/papers.md"), self.text("README.md")
+        assert f"tables of results: {five:,} of them" in page
+        assert f"{measured:,} are scores, times and sensitivities" in page
+        assert f"{metrics['epsilon']} are epsilons, {changes} changes in percent" in page
+        assert f"and {metrics['runs']} sizes of grids" in page
+        assert f"{experiments:,} have an experiment, {formulas} follow" in page
+        assert f"{neither} have neither" in page
+        assert f"{len(cells()):,} printed numbers" in readme
+        assert f"{experiments:,} with the experiment behind them, {formulas} with" in readme
+        assert f"{neither} with the reason why not" in readme
+
+    def test_how_many_were_run(self):
+        store = Store(self.ROOT / "docs" / "results")
+        run = [outcome_of(cell, store) for cell in cells() if cell.is_score]
+        run = [outcome for outcome in run if outcome.records]
+        different = {outcome.records[0].experiment for outcome in run}
+        outside = {outcome.records[0].experiment for outcome in run if not outcome.within}
+        said = f"{len(different)} distinct experiments have been run here so far; "
+        said += f"{len(different - outside)} are within 1.0 point of print"
+        assert said in self.text("README.md")
+        front = self.text("docs/results/REPORT.md")
+        assert f"The runs are {len(different)} distinct experiments" in front
+        assert f"{len(store.records)} runs were made" in front
