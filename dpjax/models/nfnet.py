@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from dpjax.models.pooling import avg_pool
 from dpjax.models.shapes import image_shape
 from dpjax.models.standardised import SqueezeExcite, StandardisedConv, scaled_gelu
 
-__all__ = ["NFNetBlock", "nfnet_f0", "nfnet_f1", "nfnet_from_haiku", "nfnet_from_timm", "read_timm"]
+__all__ = ["NFNetBlock", "nfnet_f0", "nfnet_f1", "nfnet_from_haiku", "nfnet_from_timm"]
 
 _WIDTHS = (256, 512, 1536, 1536)
 _DEPTHS = {"f0": (1, 2, 6, 3), "f1": (2, 4, 12, 6)}
@@ -176,29 +175,11 @@ def _nfnet(
     return NFNet(shape, classes, depths=depths, widths=sizes, group=group, rngs=rngs)
 
 
-def read_timm(path: str | Path) -> dict[str, np.ndarray]:
-    """Reads timm's ``dm_nfnet_f0`` or ``dm_nfnet_f1`` from a safetensors file.
-
-    The result can be saved with ``numpy.savez`` and given to `dpjax train` as ``model.weights``.
-
-    Args:
-        path: the .safetensors file.
-
-    Raises:
-        ImportError: without the package safetensors.
-        ValueError: a tensor is not one of an NFNet.
-    """
-    try:
-        from safetensors.numpy import load_file  # noqa: PLC0415
-    except ImportError as error:
-        raise ImportError("safetensors: missing; `pip install safetensors` brings it") from error
-    return nfnet_from_timm(load_file(path))
-
-
 def nfnet_from_timm(tensors: Mapping[str, np.ndarray], head: bool = False) -> dict[str, np.ndarray]:
-    """Returns timm's tensors of an NFNet by our paths.
+    """Returns the tensors of timm's ``dm_nfnet_f0`` or ``dm_nfnet_f1`` by our paths.
 
-    Kernels go from (outputs, inputs, height, width) to (height, width, inputs, outputs).
+    ``safetensors.numpy.load_file`` reads them from a .safetensors file; what is returned can be saved
+    with ``numpy.savez`` and given to `dpjax train` as ``model.weights``. Kernels go from (outputs, inputs, height, width) to (height, width, inputs, outputs).
 
     Args:
         tensors: timm's, by name.

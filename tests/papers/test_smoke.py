@@ -40,6 +40,7 @@ def distinct():
             if experiment is not None:
                 chosen = experiment.with_values(recipe.only_choice)
                 name = f"{experiment.model.name}-{experiment.method['name']}"
+                name += "-labels" if cell.data == "celeba_attributes" else ""
                 found.setdefault(name, chosen)
     return found
 

@@ -150,7 +150,7 @@ def _counts(own: Sequence[Outcome]) -> list[str]:
     decided = [o.within_errors for o in own if len(o.records) >= SEEDS and o.cell.is_score]
     return [
         f"{len(own):,}",
-        str(sum(recipe.experiment is not None for recipe in recipes)),
+        f"{sum(recipe.experiment is not None for recipe in recipes):,}",
         str(sum(recipe.computed is not None for recipe in recipes)),
         str(sum(bool(recipe.obstacle) for recipe in recipes)),
         str(sum(bool(outcome.records) for outcome in own)),

@@ -11,8 +11,8 @@ from dpjax.papers.suspected_settings import SUSPECTED_SETTINGS, SuspectedSetting
 __all__ = ["suspicions"]
 
 _LEGEND = """\
-Runs with a suspected setting changed (`dpjax papers explain` makes them, with seed 1; the mean, where
-other seeds are there too). "Nearer" says by how much they came nearer to print. A number that was
+Runs with a suspected setting changed (`dpjax papers explain` makes them, with seed 1; the mean,
+where other seeds are there too). "Nearer" says by how much they came nearer to print. A number that was
 fitted to a row on its own is no explanation of it, and stands apart."""
 
 _FITS = """\
