@@ -14,8 +14,8 @@ from dpjax.train.config import (
 from dpjax.train.export import export
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import member_key, root_key
-from dpjax.train.loop import LostProcessError, Preempted, Result
-from dpjax.train.mesh import build_runner
+from dpjax.train.loop import Preempted, Result
+from dpjax.train.mesh import LostProcessError, build_runner
 from dpjax.train.plan import Plan, resolve
 from dpjax.train.run import Run
 from dpjax.train.step import Program, TrainState, build_program

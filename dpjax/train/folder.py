@@ -150,6 +150,11 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ValueError(f"{self.path}: another process is training here") from error
+            except OSError as error:
+                raise OSError(
+                    f"{self.path}/lock: {error.strerror}: expected a file system that can lock "
+                    "files, so that no two processes train here"
+                ) from error
             yield
 
     def add_released(self, row: Mapping[str, Any]) -> None:

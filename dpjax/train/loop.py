@@ -26,7 +26,7 @@ from dpjax.train.step import TrainState, released_of
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["LostProcessError", "Preempted", "Result", "drive"]
+__all__ = ["Preempted", "Result", "drive"]
 
 _SECONDS_PER_CALL = 1.0  # about how often a person wants to see the bar move
 _EXACT = 100  # evaluations whose epsilon is computed, which takes half a second each
@@ -35,10 +35,6 @@ _SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, unless as
 
 class Preempted(Exception):
     """The process was told to end; the run is saved, and can be resumed."""
-
-
-class LostProcessError(RuntimeError):
-    """Another process of the same run has ended; what was saved can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +129,12 @@ class _Loop:
                 self._evaluate()
             self._wait()
         except jax.errors.JaxRuntimeError as error:
-            if jax.process_count() > 1:
-                raise LostProcessError(
-                    f"another process of this run has ended: stopped at step {self._step} of "
-                    f"{self._plan.steps}"
+            if "RESOURCE_EXHAUSTED" in str(error):
+                chunk = self._plan.experiment.train.chunk
+                raise MemoryError(
+                    f"{self._runs[0].folder.path}: the device ran out of memory at step "
+                    f"{self._step}, with train.chunk = {chunk}: expected a smaller one; what was "
+                    "saved can be resumed"
                 ) from error
             raise
         except BaseException:
@@ -159,14 +157,13 @@ class _Loop:
                 run.announce(boundary)
             while self._step < boundary:
                 self._advance(boundary)
+                # Before anything is saved: a run that resumes at this step takes the next one.
+                if self._step == total or self._step % self._evaluate_every == 0:
+                    self._evaluate()
                 if self._stop.asked():
                     self._leave()
-                if self._step < boundary and self._save_is_due():
+                if self._step == total or self._save_is_due():
                     self._save()
-            if boundary % self._evaluate_every == 0 or boundary == total:
-                self._evaluate()
-            if boundary == total or self._save_is_due():
-                self._save()
 
     def _evaluated_before(self) -> list[dict[str, Any]]:
         """Returns what the books of a run that was at its end say of its state, if they do."""

@@ -1,8 +1,9 @@
 """Where a program runs: on one device, over a mesh of them, on several processes, fed by a host."""
 
+import math
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -18,7 +19,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from dpjax.data import Dataset
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import Released
-from dpjax.sampling import Packed
 from dpjax.train.config import RunConfig
 from dpjax.train.feed import HostFeed, Part, gathered
 from dpjax.train.step import Program, TrainState
@@ -28,6 +28,7 @@ __all__ = [
     "DeviceRunner",
     "HostRunner",
     "Layout",
+    "LostProcessError",
     "MeshRunner",
     "Runner",
     "agreed",
@@ -35,9 +36,14 @@ __all__ = [
     "device_memory",
     "fits_on_device",
     "is_primary",
+    "mesh_program",
+    "others_alive",
     "stacked",
     "wait_for_all",
 ]
+
+
+_MOST_BYTES = 2**27  # of rows that travel at once
 
 
 def is_primary() -> bool:
@@ -56,6 +62,24 @@ def agreed(value: np.ndarray) -> np.ndarray:
     if jax.process_count() == 1:
         return value
     return np.asarray(multihost_utils.broadcast_one_to_all(value))
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the same run has ended; what was saved can be resumed."""
+
+
+@contextmanager
+def others_alive() -> Iterator[None]:
+    """Turns what JAX says when another process has ended into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        # JAX passes on in words only what Gloo, or the coordinator, says.
+        words = str(error).lower()
+        lost = any(word in words for word in ("gloo", "connection", "coordination", "preempted"))
+        if jax.process_count() > 1 and lost:
+            raise LostProcessError("another process of this run has ended") from error
+        raise
 
 
 @dataclass(frozen=True)
@@ -259,19 +283,8 @@ class MeshRunner:
         self.most = most
         self._layout, self._mesh = layout, _mesh_of(layout)
         _refuse_stored_momentum(f"run.mesh = {dict(self._mesh.shape)}", program)
-        rows = -(-program.plan.dataset_size // self._mesh.shape["data"])
-        own = replace(program, axis="data", rows_per_device=rows)
         self._data = _split(train, program.plan.dataset_size, self._mesh)
-        everywhere, by_row = PartitionSpec(), PartitionSpec("data")
-        advance = jax.shard_map(
-            partial(_advance, own, most),
-            mesh=self._mesh,
-            in_specs=(everywhere, by_row, everywhere),
-            out_specs=everywhere,
-            axis_names={"data"},
-        )
-        state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
-        self._compiled = jax.jit(advance, out_shardings=(state, None))
+        self._compiled = mesh_program(program, most, layout)
         self._scored = _MeshScores(program, test, self._mesh)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
@@ -283,6 +296,28 @@ class MeshRunner:
     def evaluate(self, state: TrainState) -> Scores:
         """Returns the scores, computed by all devices."""
         return self._scored(self._layout.placed(state))
+
+
+def mesh_program(program: Program, most: int, layout: Layout) -> Any:
+    """Returns ``advance(state, data, steps)``, jitted, over the devices of a layout.
+
+    Args:
+        program: the program, for one device.
+        most: how many steps a call may take.
+        layout: the devices.
+    """
+    mesh = _mesh_of(layout)
+    rows = -(-program.plan.dataset_size // mesh.shape["data"])
+    everywhere, by_row = PartitionSpec(), PartitionSpec("data")
+    advance = jax.shard_map(
+        partial(_advance, replace(program, axis="data", rows_per_device=rows), most),
+        mesh=mesh,
+        in_specs=(everywhere, by_row, everywhere),
+        out_specs=everywhere,
+        axis_names={"data"},
+    )
+    state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
+    return jax.jit(advance, out_shardings=(state, None))
 
 
 class HostRunner:
@@ -312,7 +347,7 @@ class HostRunner:
         self._program, self._data = program, train
         self._layout = layout or Layout()
         self._add = jax.jit(partial(_add, program))
-        self._zeros: list[Any] = []
+        self._first = jax.jit(program.clipped_sum)
         if self._layout.mesh is None:
             self._finish = jax.jit(program.finish)
             scores = jax.jit(program.evaluate)
@@ -344,7 +379,7 @@ class HostRunner:
                         self._data,
                         plan.sampling,
                         _local_key(state.key),
-                        plan.experiment.train.chunk,
+                        self._rows_per_part(),
                         start=start,
                         stop=start + steps,
                         part=part,
@@ -364,43 +399,42 @@ class HostRunner:
 
     def _taken(self, state: TrainState, parts_of: Sequence[Any]) -> tuple[TrainState, Released]:
         """Takes one step, given the parts of its batch for each of this process's devices."""
-        if not self._zeros:
-            self._zeros = [self._empty_sum(state, device) for device, _ in self._ranges()]
         own = [_on(state, i) for i in range(len(parts_of))]
-        totals = list(self._zeros)
+        totals: list[Any] = [None] * len(own)
         for parts in zip_longest(*parts_of):  # all devices get work before the first gets more
             for i, part in enumerate(parts):
-                if part is not None:
+                if part is not None and totals[i] is None:
+                    totals[i] = self._first(own[i], part.rows, part.packed)
+                elif part is not None:
                     totals[i] = self._add(totals[i], own[i], part)
         if self._layout.mesh is None:
             return self._finish(state, totals[0])
         sharding = NamedSharding(_mesh_of(self._layout), PartitionSpec("data"))
         return self._finish(state, jax.tree.map(partial(_joined, sharding), *totals))
 
+    def _devices(self) -> list[jax.Device | None]:
+        return [None] if self._layout.mesh is None else list(self._layout.mesh.devices.flat)
+
     def _ranges(self) -> list[tuple[jax.Device | None, tuple[int, int] | None]]:
         """Returns this process's devices, each with its range of rows."""
+        devices = self._devices()
         if self._layout.mesh is None:
             return [(None, None)]
-        devices = list(_mesh_of(self._layout).devices.flat)
         rows = -(-self._program.plan.dataset_size // len(devices))
         return [
             (device, (i * rows, rows))
             for i, device in enumerate(devices)
-            if device.process_index == jax.process_index()
+            if device is not None and device.process_index == jax.process_index()
         ]
 
-    def _empty_sum(self, state: TrainState, device: jax.Device | None) -> Any:
-        """Returns the clipped sum over no parts, on a device."""
+    def _rows_per_part(self) -> int:
+        """Returns how many rows travel at once: a whole batch mostly, in whole chunks."""
         plan = self._program.plan
-        chunk = plan.experiment.train.chunk
-        row = gathered(self._data, np.zeros(1, np.int32))
-        rows = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((chunk, *leaf.shape[1:]), leaf.dtype), row
-        )
-        packed = Packed(jnp.zeros(chunk, jnp.int32), jnp.int32(0), plan.sampling)
-        total = jax.eval_shape(self._program.clipped_sum, _on(state, 0), rows, packed)
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), total)
-        return jax.device_put(zeros, device)
+        chunk, expected = plan.experiment.train.chunk, plan.batch_size / len(self._devices())
+        likely = expected + 3 * math.sqrt(expected)  # 999 of 1000 batches, as on the device
+        row = jax.tree.leaves(gathered(self._data, np.zeros(1, np.int32)))
+        room = _MOST_BYTES // (chunk * sum(leaf.nbytes for leaf in row))
+        return chunk * max(1, min(math.ceil(likely / chunk), room))
 
 
 class _MeshScores:

@@ -71,6 +71,7 @@ def train(
             holds a run, without `resume`, or none, with it; a run of another experiment, begun
             in another environment, or on other data.
         Preempted: the process was sent SIGTERM. The run was saved first.
+        LostProcessError: there were several processes, and another one has ended.
     """
     varied = dict(vary or {})
     members = [
@@ -87,8 +88,8 @@ def train(
     layout = Layout.of(experiment.run)
     if not all(known):
         _rehearse(members[0][0], dataset, experiment.run)
-    mesh.wait_for_all("all have looked at the folder")
-    with ExitStack() as locks:
+    with mesh.others_alive(), ExitStack() as locks:
+        mesh.wait_for_all("all have looked at the folder")
         if mesh.is_primary():
             for place, begun in zip(folders, known, strict=True):
                 if not begun:

@@ -265,9 +265,10 @@ class TestGoingOn:
         printed(capsys, [*argv, "--resume"])
         assert RunFolder(place / "my run").steps()["step"] == [0, 1, 2]
 
-    def test_sigterm_saves_and_says_how_to_resume(self, capsys, place, monkeypatch):
-        """Between evaluations, with no checkpoint due: where the run is, it is saved."""
-        argv = [*NOISY, "--set", "run.evaluate_every=3", "--out", "run"]
+    @pytest.mark.parametrize("every", [1, 3])
+    def test_sigterm_saves_and_says_how_to_resume(self, capsys, place, monkeypatch, every):
+        """Where the run is, it is saved, behind an evaluation that is due there."""
+        argv = [*NOISY, "--set", f"run.evaluate_every={every}", "--out", "run"]
         original = loop_module._Loop._advance
 
         def told(self, boundary):
@@ -286,6 +287,8 @@ class TestGoingOn:
         assert len(list(place.glob("run/checkpoints/*/step_00000001"))) == 1
         printed(capsys, [*argv, "--resume"])
         assert RunFolder(place / "run").steps()["step"] == [0, 1, 2]
+        evaluated = [row["step"] for row in RunFolder(place / "run").released()]
+        assert evaluated == list(range(every, 4, every))
 
     def test_a_bar_is_put_away(self, monkeypatch, capsys):
         ended = []

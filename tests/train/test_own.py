@@ -1,5 +1,6 @@
 """Data and models of one's own: files, functions, sources of any size; nothing runs unasked."""
 
+import subprocess
 import sys
 
 import jax
@@ -226,3 +227,45 @@ def build_examples():
     from dpjax.train.task import examples_of  # noqa: PLC0415
 
     return jax.tree.map(lambda leaf: leaf[:20], examples_of(DATA.train))
+
+
+LARGE = """
+import sys
+from pathlib import Path
+import numpy as np
+from dpjax.data import Dataset, Pixels, Split
+from dpjax.train import Experiment, train
+
+rows, place = 5 * 10**9 // 3072, Path(sys.argv[1])
+x = np.lib.format.open_memmap(place / "x.npy", "w+", np.uint8, (rows, 32, 32, 3))
+small = Split(np.zeros((50, 32, 32, 3), np.uint8), np.zeros(50, np.int32))
+pixels = Pixels(255.0, (0.5,) * 3, (0.5,) * 3)
+data = Dataset("large", Split(x, np.zeros(rows, np.int32)), small, 2, pixels)
+plain = {
+    "data": {"name": "large"},
+    "model": {"name": "linear"},
+    "method": {"name": "dp_sgd", "noise_multiplier": 1.0},
+    "train": {"batch_size": 256, "steps": 40},
+    "privacy": {"accountant": "rdp", "delta": 1e-7},
+    "run": {"evaluate_every": 10},
+}
+seen = []
+def used():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+train(Experiment.from_plain(plain), data, place / "run", callback=lambda rows: seen.append(used()))
+print(*(kib // 1024 for kib in seen))
+"""
+
+
+@pytest.mark.slow
+def test_five_gigabytes_train_in_constant_memory(tmp_path):
+    """A memory map; its pages are the file's, which the system takes back when it needs them."""
+    command = [sys.executable, "-c", LARGE, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    used = [int(word) for word in ran.stdout.split()]
+    print("MiB at each evaluation:", used)
+    assert len(used) == 4
+    assert used[-1] < 1000
+    assert used[-1] - used[0] < 0.1 * used[0]

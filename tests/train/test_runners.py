@@ -224,6 +224,38 @@ class TestMesh:
             assert sorted(row for _, rows in passes for row in rows) == batch.tolist()
             assert all(row // held == device for device, rows in passes for row in rows)
 
+    def test_parameters_that_are_split_are_those_of_one_device(self):
+        """Clipping sees the whole gradient, and noise is that of the whole leaf."""
+        if jax.device_count() < DEVICES:
+            pytest.skip(f"needs {DEVICES} devices")
+        own = program(model__name="mlp", model__hidden=16)
+        state = begun(own)
+        one, _ = on_device(own).advance(state, STEPS)
+        rules = {"dense/0/kernel": ["", "model"]}
+        run = RunConfig(mesh={"data": 4, "model": 2}, sharding=rules)
+        runner = MeshRunner(own, TRAIN, TEST, STEPS, Layout.of(run))
+        split, _ = runner.advance(state, STEPS)
+        assert_close(split, one, atol=1e-6)
+        kernel = split.params["dense"]["0"]["kernel"]
+        assert kernel.sharding.spec == P(None, "model")
+        assert kernel.addressable_data(0).shape == (36, 8)
+        assert split.params["dense"]["1"]["kernel"].sharding.is_fully_replicated
+        assert float(runner.evaluate(split).accuracy) == float(
+            on_device(own).evaluate(one).accuracy
+        )
+
+    def test_a_rule_that_cannot_hold_is_refused_by_its_name(self, tmp_path):
+        asked = experiment(
+            model__name="mlp",
+            model__hidden=16,
+            run__mesh={"data": 4, "model": 2},
+            run__sharding={"dense/*/kernel": ["", "model"]},
+        )
+        message = r"run.sharding.dense/\*/kernel = .*params/dense/1/kernel has the shape \(16, 3\)"
+        with pytest.raises(ValueError, match=message):
+            train(asked, DATA, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
     def test_more_devices_than_there_are(self):
         with pytest.raises(ValueError, match=r"run.mesh = .*99.*: expected at most \d+"):
             build_runner(PLAIN("dp_sgd"), DATA, RunConfig(mesh={"data": 99}))
