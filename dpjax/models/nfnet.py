@@ -178,8 +178,9 @@ def _nfnet(
 def nfnet_from_timm(tensors: Mapping[str, np.ndarray], head: bool = False) -> dict[str, np.ndarray]:
     """Returns the tensors of timm's ``dm_nfnet_f0`` or ``dm_nfnet_f1`` by our paths.
 
-    ``safetensors.numpy.load_file`` reads them from a .safetensors file; what is returned can be saved
-    with ``numpy.savez`` and given to `dpjax train` as ``model.weights``. Kernels go from (outputs, inputs, height, width) to (height, width, inputs, outputs).
+    ``safetensors.numpy.load_file`` reads them from a file; what is returned can be saved with
+    ``numpy.savez`` and given to `dpjax train` as ``model.weights``. Kernels go from (outputs,
+    inputs, height, width) to (height, width, inputs, outputs).
 
     Args:
         tensors: timm's, by name.

@@ -12,8 +12,8 @@ __all__ = ["suspicions"]
 
 _LEGEND = """\
 Runs with a suspected setting changed (`dpjax papers explain` makes them, with seed 1; the mean,
-where other seeds are there too). "Nearer" says by how much they came nearer to print. A number that was
-fitted to a row on its own is no explanation of it, and stands apart."""
+where other seeds are there too). "Nearer" says by how much they came nearer to print. A number that
+was fitted to a row on its own is no explanation of it, and stands apart."""
 
 _FITS = """\
 **Fitted row by row.** Each row has a value of its own here, which the paper does not have: that
