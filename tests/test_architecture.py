@@ -123,6 +123,9 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
             assert rooms <= allowed[room(path)], path
 
 
+# These rooms alone may use an optional extra, where they need it.
+EXTRAS = ("audit", "cli", "data", "models", "testing", "train")
+
 # Where the package that is installed has another name than the one that is imported.
 IMPORTED_AS = {"orbax_checkpoint": "orbax", "pillow": "PIL"}
 
@@ -135,16 +138,11 @@ def declared(lines: list[str]) -> set[str]:
 def test_third_party_imports_are_declared():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
     needed = declared(project["dependencies"])
-    # These rooms alone may use an optional extra, where they need it.
     optional = declared(
         [line for extra in project["optional-dependencies"].values() for line in extra]
     )
     for path in files():
-        allowed = (
-            needed | optional
-            if room(path) in ("audit", "cli", "data", "testing", "train")
-            else needed
-        )
+        allowed = needed | optional if room(path) in EXTRAS else needed
         for name in imported(path):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "dpjax":

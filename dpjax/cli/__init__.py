@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "train a network with differential privacy",
     "compare": "train several methods at one budget: a table and a picture",
     "export": "write what may be published of a run: model, experiment, privacy statement",
+    "predict": "classify or continue texts with an exported language network",
     "data": "data sets: which there are, whether their files are right, how to get them",
     "epsilon": "the epsilon of a method under a sampler",
     "calibrate": "the noise multiplier that a budget allows",

@@ -10,7 +10,7 @@ from dpjax import data
 from dpjax.cli.flags import add_config_flag, assignment
 from dpjax.data import Dataset
 from dpjax.mechanism import Mechanism
-from dpjax.train import allow_import
+from dpjax.train import allow_import, load_dataset
 from dpjax.train.config import DIGITS, Experiment
 from dpjax.train.folder import RunFolder
 
@@ -161,7 +161,7 @@ def load_data(experiment: Experiment, args: argparse.Namespace) -> Dataset:
         return data.read_file(config.path, config.name)
     if ":" in config.name:
         return data.from_function(config.name)
-    return data.load(config.name, args.data_dir)
+    return load_dataset(experiment, args.data_dir)
 
 
 def unused_folder(name: str) -> Path:

@@ -1,61 +1,77 @@
 """SST-2, QNLI, MNLI and QQP: the tab-separated files of GLUE."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from dpjax.data.base import Dataset
-from dpjax.data.source import Archive, File, Source
+from dpjax.data.base import Dataset, Split
+from dpjax.data.labels import class_labels
+from dpjax.data.source import Archive, File, Source, TextTokenizer
 from dpjax.data.tables import integer_field, tsv_rows
-from dpjax.data.words import SEPARATOR, VOCABULARY, labelled_texts, word_ids
+from dpjax.data.words import HASHED_WORDS
 
-__all__ = ["MNLI", "PAIR_LENGTH", "QNLI", "QQP", "SST2", "SST2_LENGTH"]
+__all__ = ["MNLI", "MNLI_MISMATCHED", "PAIR_LENGTH", "QNLI", "QQP", "SST2", "SST2_LENGTH"]
 
 SST2_LENGTH = 64
 
 PAIR_LENGTH = 128
-"""How many words two texts have together, the separator among them."""
+"""How many tokens two texts have together, the separator among them."""
 
 
-def _read_sst2(source: Source, folder: Path) -> Dataset:
-    return _dataset(source, folder, _sst2_rows, SST2_LENGTH)
+class _Texts(NamedTuple):
+    labels: list[int]
+    first: list[str]
+    second: list[str] | None
 
 
-def _read_pairs(
-    columns: Sequence[str], labels: Sequence[str], source: Source, folder: Path
-) -> Dataset:
-    rows = partial(_pair_rows, columns=columns, labels=labels)
-    return _dataset(source, folder, rows, PAIR_LENGTH)
-
-
-def _dataset(
+def _read(
+    columns: Sequence[str],
+    labels: Sequence[str] | None,
+    default_length: int,
     source: Source,
     folder: Path,
-    rows: Callable[[Path], Iterator[tuple[int, list[int]]]],
-    length: int,
+    tokenizer: TextTokenizer | None = None,
+    length: int | None = None,
 ) -> Dataset:
-    train, test = (
-        labelled_texts(path, rows(path), length, source.classes)
-        for path in (folder / entry.path for entry in source.files)
-    )
-    return Dataset(source.name, train, test, source.classes, vocabulary=VOCABULARY)
+    """Reads one or two texts and a label from each line.
+
+    Args:
+        columns: the header's names of the texts and of the label, which comes last.
+        labels: the classes' names in the file; None for numbers.
+        default_length: tokens in a row.
+        source: the data set.
+        folder: where its files are.
+        tokenizer: turns texts into tokens; None for hashed words.
+        length: in place of `default_length`.
+    """
+    chosen = HASHED_WORDS if tokenizer is None else tokenizer
+    rows = default_length if length is None else length
+    splits = []
+    for entry in source.files:
+        path = folder / entry.path
+        texts = _texts(path, columns, labels)
+        tokens = chosen.rows(texts.first, texts.second, length=rows)
+        splits.append(Split(tokens, class_labels(path, texts.labels, source.classes)))
+    train, test = splits
+    return Dataset(source.name, train, test, source.classes, vocabulary=chosen.vocabulary)
 
 
-def _sst2_rows(path: Path) -> Iterator[tuple[int, list[int]]]:
-    for number, (text, label) in tsv_rows(path, ("sentence", "label")):
-        yield integer_field(path, number, label), word_ids(text)
-
-
-def _pair_rows(
-    path: Path, columns: Sequence[str], labels: Sequence[str]
-) -> Iterator[tuple[int, list[int]]]:
-    """Yields both texts of a line as one; a label is a class by its place among `labels`."""
-    for number, (first, second, label) in tsv_rows(path, columns):
-        if label not in labels:
+def _texts(path: Path, columns: Sequence[str], labels: Sequence[str] | None) -> _Texts:
+    numbers, texts = [], []
+    for number, (*fields, label) in tsv_rows(path, columns):
+        if labels is None:
+            numbers.append(integer_field(path, number, label))
+        elif label in labels:
+            numbers.append(labels.index(label))
+        else:
             raise ValueError(
                 f"{path}: line {number} has the label {label!r}, expected {' or '.join(labels)}"
             )
-        yield labels.index(label), [*word_ids(first), SEPARATOR, *word_ids(second)]
+        texts.append(fields)
+    second = [fields[1] for fields in texts] if len(columns) > 2 else None
+    return _Texts(numbers, [fields[0] for fields in texts], second)
 
 
 SST2 = Source(
@@ -69,8 +85,9 @@ SST2 = Source(
         File("dev.tsv", "md5:268856b487b2a31a28c0a93daaff7288", 94_931),
     ),
     notes="Sentences of film reviews, Socher et al., as in GLUE; tested on dev.tsv, since GLUE "
-    "keeps the labels of its test part; hashed words, at most 64.",
-    read=_read_sst2,
+    "keeps the labels of its test part; at most 64 tokens.",
+    read=partial(_read, ("sentence", "label"), None, SST2_LENGTH),
+    texts=True,
     archive=Archive(
         "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
         "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
@@ -90,14 +107,27 @@ QNLI = Source(
         File("dev.tsv", "md5:1e81e211959605f144ba6c0ad7dc948b"),
     ),
     notes="Questions with sentences that answer them (0) or not (1), as in GLUE (second version); "
-    "tested on dev.tsv; hashed words of both with a separator, at most 128.",
-    read=partial(_read_pairs, ("question", "sentence", "label"), ("entailment", "not_entailment")),
+    "tested on dev.tsv; at most 128 tokens of both.",
+    read=partial(
+        _read,
+        ("question", "sentence", "label"),
+        ("entailment", "not_entailment"),
+        PAIR_LENGTH,
+    ),
+    texts=True,
     archive=Archive(
         "https://dl.fbaipublicfiles.com/glue/data/QNLIv2.zip",
         "sha256:e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
         "QNLI",
         10_627_589,
     ),
+)
+
+_MNLI_READ = partial(
+    _read,
+    ("sentence1", "sentence2", "gold_label"),
+    ("entailment", "neutral", "contradiction"),
+    PAIR_LENGTH,
 )
 
 MNLI = Source(
@@ -111,18 +141,24 @@ MNLI = Source(
         File("dev_matched.tsv", "md5:c3fa2817007f4cdf1a03663611a8ad23"),
     ),
     notes="Sentences that follow (0), may be true (1) or cannot be (2), Williams et al., as in "
-    "GLUE; tested on dev_matched.tsv; hashed words of both with a separator, at most 128.",
-    read=partial(
-        _read_pairs,
-        ("sentence1", "sentence2", "gold_label"),
-        ("entailment", "neutral", "contradiction"),
-    ),
+    "GLUE; tested on dev_matched.tsv; at most 128 tokens of both.",
+    read=_MNLI_READ,
+    texts=True,
     archive=Archive(
         "https://dl.fbaipublicfiles.com/glue/data/MNLI.zip",
         "sha256:e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
         "MNLI",
         312_783_507,
     ),
+)
+
+MNLI_MISMATCHED = replace(
+    MNLI,
+    name="mnli_mm",
+    title="MNLI mismatched",
+    examples=(392_702, 9_832),
+    files=(MNLI.files[0], File("dev_mismatched.tsv")),
+    notes="MNLI, tested on dev_mismatched.tsv: texts of other kinds than those trained on.",
 )
 
 QQP = Source(
@@ -136,9 +172,9 @@ QQP = Source(
         File("dev.tsv", "md5:cff6a448d1580132367c22fc449ec214"),
     ),
     notes="Questions of Quora that ask the same (1) or not (0), as in GLUE (without the broken "
-    "lines of its first version); tested on dev.tsv; hashed words of both with a separator, at "
-    "most 128.",
-    read=partial(_read_pairs, ("question1", "question2", "is_duplicate"), ("0", "1")),
+    "lines of its first version); tested on dev.tsv; at most 128 tokens of both.",
+    read=partial(_read, ("question1", "question2", "is_duplicate"), ("0", "1"), PAIR_LENGTH),
+    texts=True,
     archive=Archive(
         "https://dl.fbaipublicfiles.com/glue/data/QQP-clean.zip",
         "sha256:40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",

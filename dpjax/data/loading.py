@@ -6,19 +6,27 @@ from pathlib import Path
 
 from dpjax.data.base import Dataset
 from dpjax.data.registry import data_directory, source_of
-from dpjax.data.source import File, Source
+from dpjax.data.source import File, Source, TextTokenizer
 from dpjax.data.verify import Status, status
 
 __all__ = ["load"]
 
 
-def load(name: str, directory: str | os.PathLike[str] | None = None) -> Dataset:
+def load(
+    name: str,
+    directory: str | os.PathLike[str] | None = None,
+    tokenizer: TextTokenizer | None = None,
+    length: int | None = None,
+) -> Dataset:
     """Loads a data set from its official files.
 
     Args:
         name: a name in `DATASETS`.
         directory: the folder that holds one folder for each data set; None takes the environment
             variable DPJAX_DATA, and without it ``~/.cache/dpjax``.
+        tokenizer: turns the texts of GLUE into tokens, such as a pre-trained network's own
+            `dpjax.models.Tokenizer`; None for hashed words.
+        length: how many tokens an example of GLUE has; None for the data set's default.
 
     Returns:
         The data set, in memory.
@@ -38,7 +46,12 @@ def load(name: str, directory: str | os.PathLike[str] | None = None) -> Dataset:
     folder = data_directory(directory) / (source.folder or "")
     if source.files:
         _check_files(source, folder, directory)
-    dataset = source.read(source, folder)
+    if source.texts:
+        dataset = source.read(source, folder, tokenizer, length)
+    elif tokenizer is not None or length is not None:
+        raise ValueError(f"tokenizer and length: expected None, {name} takes neither")
+    else:
+        dataset = source.read(source, folder)
     _check_counts(source, dataset, folder)
     return dataset
 

@@ -9,7 +9,7 @@ from dpjax.data.celeba import CELEBA_ATTRIBUTES, CELEBA_MALE, CELEBA_SMILING
 from dpjax.data.cifar import CIFAR10, CIFAR100
 from dpjax.data.digits import DIGITS
 from dpjax.data.features import CIFAR10_SIMCLR
-from dpjax.data.glue import MNLI, QNLI, QQP, SST2
+from dpjax.data.glue import MNLI, MNLI_MISMATCHED, QNLI, QQP, SST2
 from dpjax.data.imagenette import IMAGENETTE
 from dpjax.data.mnist import FASHION_MNIST, MNIST
 from dpjax.data.names import NAMES
@@ -23,18 +23,8 @@ DATASETS: dict[str, Source] = {
     source.name: source
     for source in (
         *(DIGITS, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, SVHN, IMAGENETTE),
-        *(
-            CELEBA_MALE,
-            CELEBA_SMILING,
-            CELEBA_ATTRIBUTES,
-            NAMES,
-            AG_NEWS,
-            AG_NEWS_SUBSET,
-            SST2,
-            QNLI,
-            MNLI,
-            QQP,
-        ),
+        *(CELEBA_MALE, CELEBA_SMILING, CELEBA_ATTRIBUTES, NAMES, AG_NEWS, AG_NEWS_SUBSET),
+        *(SST2, QNLI, MNLI, MNLI_MISMATCHED, QQP),
         *(MNIST_SCATTERING, FASHION_MNIST_SCATTERING, CIFAR10_SCATTERING, CIFAR10_SIMCLR),
     )
 }

@@ -1,12 +1,32 @@
 """Where a data set comes from: its official files, their checksums, sizes and addresses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
 
 from dpjax.data.base import Dataset
 
-__all__ = ["Archive", "File", "Folder", "Source"]
+__all__ = ["Archive", "File", "Folder", "Source", "TextTokenizer"]
+
+
+class TextTokenizer(Protocol):
+    """Turns texts into rows of tokens: `dpjax.models.Tokenizer`, or hashed words.
+
+    Attributes:
+        vocabulary: how many tokens there are.
+    """
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+
+    def rows(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, length: int
+    ) -> np.ndarray:
+        """Returns texts, or pairs of texts, as int32 of shape (n, length)."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +108,10 @@ class Source:
         classes: how many classes there are.
         files: what is read.
         notes: licence, split, and what else is worth knowing.
-        read: reads the files, which have been verified, from the folder.
+        read: reads the files, which have been verified, from the folder. With `texts` it also
+            takes a tokenizer and a length.
         archive: what brings all files, if there is a public one.
+        texts: whether a tokenizer can be chosen.
     """
 
     name: str
@@ -99,8 +121,9 @@ class Source:
     classes: int
     files: tuple[File | Folder, ...]
     notes: str
-    read: Callable[["Source", Path], Dataset]
+    read: Callable[..., Dataset]
     archive: Archive | None = None
+    texts: bool = False
 
     @property
     def addresses(self) -> tuple[str, ...]:

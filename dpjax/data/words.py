@@ -14,7 +14,7 @@ import numpy as np
 from dpjax.data.base import Split
 from dpjax.data.labels import class_labels
 
-__all__ = ["SEPARATOR", "VOCABULARY", "labelled_texts", "padded", "word_ids"]
+__all__ = ["HASHED_WORDS", "SEPARATOR", "VOCABULARY", "labelled_texts", "padded", "word_ids"]
 
 VOCABULARY = 16_384
 """How many numbers there are: 0 is padding, 1 separates two texts, words have the others."""
@@ -48,6 +48,33 @@ def padded(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
     for row, ids in zip(out, rows, strict=True):
         row[: len(ids)] = ids[:length]
     return out
+
+
+class HashedWords:
+    """Texts as hashed words, for networks that are trained from scratch.
+
+    Attributes:
+        vocabulary: how many numbers there are.
+        padding: what follows a shorter text.
+    """
+
+    vocabulary = VOCABULARY
+    padding = 0
+
+    def rows(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, length: int
+    ) -> np.ndarray:
+        """Returns texts, or pairs with a separator between, as one int32 array, (n, length)."""
+        ids = [word_ids(text) for text in texts]
+        if pairs is not None:
+            ids = [
+                [*one, SEPARATOR, *word_ids(other)] for one, other in zip(ids, pairs, strict=True)
+            ]
+        return padded(ids, length)
+
+
+HASHED_WORDS = HashedWords()
+"""What reads texts where no tokenizer is given."""
 
 
 def labelled_texts(

@@ -3,29 +3,37 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+import chex
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
 from dpjax import _checks
 from dpjax._imports import imported
 from dpjax.gradients import refuse_batch_stats
 from dpjax.models.alexnet import alexnet, alexnet_small
+from dpjax.models.bert import bert
 from dpjax.models.cnns import cnn4, lin_b1, lin_b2, lin_b3, lin_b4, small_cnn
+from dpjax.models.distilbert import distilbert
 from dpjax.models.flat import linear, mlp
+from dpjax.models.gpt2 import gpt2
 from dpjax.models.nf_resnet import nf_resnet18, nf_resnet50
 from dpjax.models.nfnet import nfnet_f0, nfnet_f1
 from dpjax.models.recurrent import bilstm, lstm
 from dpjax.models.resnet import resnet18, resnet34
 from dpjax.models.resnet9 import resnet9
+from dpjax.models.roberta import roberta
 from dpjax.models.shapes import example_shape
-from dpjax.models.transformer import bert, roberta
 from dpjax.models.wide_resnet import wide_resnet
 
-__all__ = ["MODELS", "Network", "build"]
+if TYPE_CHECKING:
+    from dpjax.models.lora import LoRA
+
+__all__ = ["MODELS", "Network", "build", "from_module"]
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {
     "alexnet": alexnet,
@@ -33,6 +41,8 @@ MODELS: dict[str, Callable[..., nnx.Module]] = {
     "bert": bert,
     "bilstm": bilstm,
     "cnn4": cnn4,
+    "distilbert": distilbert,
+    "gpt2": gpt2,
     "lin_b1": lin_b1,
     "lin_b2": lin_b2,
     "lin_b3": lin_b3,
@@ -61,12 +71,19 @@ class Network:
         name: as in `MODELS`.
         shape: of one example.
         param_count: how many numbers `init` returns.
+        classes: how many logits were asked for.
+        options: the constructor's other arguments, the vocabulary among them.
+        lora: the updates beside the kernels, a `dpjax.models.LoRA`; None for none.
+        module_of: makes the NNX module with initial parameters.
     """
 
     name: str
     shape: tuple[int, ...]
     param_count: int
-    _module: Callable[[nnx.Rngs], nnx.Module] = field(repr=False)
+    classes: int
+    options: Mapping[str, Any] = field(repr=False)
+    lora: "LoRA | None"
+    module_of: Callable[[nnx.Rngs], nnx.Module] = field(repr=False)
     _graph: nnx.GraphDef[Any] = field(repr=False)
     _abstract: Any = field(repr=False)
 
@@ -75,15 +92,34 @@ class Network:
 
         ``params["blocks"]["0"]["conv1"]["kernel"]``. May be jitted and vmapped over keys.
         """
-        return _named(nnx.to_pure_dict(nnx.state(self._module(nnx.Rngs(key)))))
+        return _named(nnx.to_pure_dict(nnx.state(self.module_of(nnx.Rngs(key)))))
 
-    def apply(self, params: Mapping[str, Any], x: jax.Array) -> jax.Array:
-        """Returns the logits, (classes,), of ONE example; `jax.vmap` for a batch."""
-        if jnp.shape(x) != self.shape:
-            raise ValueError(
-                f"x has shape {jnp.shape(x)}: expected ONE example of shape {self.shape}; "
-                "for a batch, jax.vmap(network.apply, in_axes=(None, 0))"
-            )
+    def apply(self, params: Mapping[str, Any], x: chex.Array) -> jax.Array:
+        """Returns the logits, (classes,), of ONE example; `jax.vmap` for a batch.
+
+        A language model's are (length, vocabulary); a network that was cut at a block, or one that
+        begins at one, has or takes states (length, width).
+        """
+        self._check_example(x)
+        return self.module(params)(x)
+
+    def loss(self, params: Mapping[str, Any], x: chex.Array, y: chex.Array) -> jax.Array:
+        """Returns the loss of ONE example: the cross-entropy of its label, or the network's own.
+
+        Args:
+            params: the parameters.
+            x: the example.
+            y: its class; for a language model, how many tokens of `x` are the prompt.
+        """
+        self._check_example(x)
+        module = self.module(params)
+        own = getattr(module, "loss", None)
+        if own is not None:
+            return own(x, y)
+        return optax.softmax_cross_entropy_with_integer_labels(module(x), y)
+
+    def module(self, params: Mapping[str, Any]) -> Any:
+        """Returns the NNX module with these parameters."""
         differing = _paths(params) ^ _paths(_named(nnx.to_pure_dict(self._abstract)))
         if differing:
             raise ValueError(
@@ -91,7 +127,14 @@ class Network:
             )
         state = jax.tree.map(lambda leaf: leaf, self._abstract)  # a copy, to be filled
         nnx.replace_by_pure_dict(state, dict(params))
-        return nnx.merge(self._graph, state)(x)
+        return nnx.merge(self._graph, state)
+
+    def _check_example(self, x: chex.Array) -> None:
+        if jnp.shape(x) != self.shape:
+            raise ValueError(
+                f"x has shape {jnp.shape(x)}: expected ONE example of shape {self.shape}; "
+                "for a batch, jax.vmap(network.apply, in_axes=(None, 0))"
+            )
 
 
 def build(
@@ -133,17 +176,21 @@ def build(
     def module(rngs: nnx.Rngs) -> nnx.Module:
         return model(shape, classes, rngs=rngs, **options)
 
-    return _network(name, shape, module)
+    graph, state, count = _traced(module)
+    return Network(name, shape, count, classes, dict(options), None, module, graph, state)
 
 
-def _network(
-    name: str, shape: tuple[int, ...], module: Callable[[nnx.Rngs], nnx.Module]
-) -> Network:
+def from_module(network: Network, module_of: Callable[[nnx.Rngs], nnx.Module]) -> Network:
+    """Returns a network with another module in its place."""
+    graph, state, count = _traced(module_of)
+    return replace(network, module_of=module_of, param_count=count, _graph=graph, _abstract=state)
+
+
+def _traced(module: Callable[[nnx.Rngs], nnx.Module]) -> tuple[nnx.GraphDef[Any], Any, int]:
     abstract = nnx.eval_shape(lambda: module(nnx.Rngs(0)))
     refuse_batch_stats(abstract)
     graph, state = nnx.split(abstract)
-    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
-    return Network(name, shape, count, module, graph, state)
+    return graph, state, sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
 
 
 def _add_vocabulary(

@@ -1,40 +1,54 @@
-"""Encoders with attention: BERT and RoBERTa as classifiers of one sequence of tokens."""
+"""What every transformer here is made of: embeddings, attention, and blocks of both."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from dpjax import _checks
-from dpjax.models.shapes import token_count
 
-__all__ = ["Embeddings", "EncoderBlock", "EncoderNet", "bert", "roberta"]
+__all__ = ["Block", "Embeddings", "Memory", "activation_of", "attend", "dense", "layer_norm"]
 
-# How kernels and tables start in both papers: normal of this deviation, without biases.
-_START = jax.nn.initializers.normal(0.02)
+# How kernels and tables start in all of the papers: normal of this deviation, without biases.
+START = jax.nn.initializers.normal(0.02)
+
+_ACTIVATIONS: dict[str, Callable[[chex.Array], chex.Array]] = {
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+}
 
 
-def _dense(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
-    return nnx.Linear(inputs, outputs, kernel_init=_START, rngs=rngs)
+def activation_of(name: str) -> Callable[[chex.Array], chex.Array]:
+    """Returns an activation by the name that Hugging Face's config.json gives it."""
+    return _ACTIVATIONS[_checks.choice("activation", name, _ACTIVATIONS)]
 
 
-def _norm(width: int, epsilon: float, rngs: nnx.Rngs) -> nnx.LayerNorm:
+def dense(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
+    """Makes a dense layer that starts as a transformer's."""
+    return nnx.Linear(inputs, outputs, kernel_init=START, rngs=rngs)
+
+
+def layer_norm(width: int, epsilon: float, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Makes a layer normalisation."""
     # The fast variance, a difference of two means, loses the digits of a nearly constant state.
     return nnx.LayerNorm(width, epsilon=epsilon, use_fast_variance=False, rngs=rngs)
 
 
 class Embeddings(nnx.Module):
-    """The normalised sum of a token's row, its position's and, with a separator, its segment's.
+    """The sum of a token's row, its position's and its segment's, normalised where there is a norm.
 
     Args:
         vocabulary: how many tokens there are.
-        positions: how long a sequence may be.
+        positions: rows in the table of positions.
         width: features of a token.
-        separator: the token after whose first occurrence the second segment begins; None for a
-            network without segments.
-        epsilon: added to the variance before its root is taken.
+        segments: rows in the table of segments; 0 for none.
+        epsilon: of the normalisation; None for none.
         rngs: where the initial parameters come from.
     """
 
@@ -43,228 +57,133 @@ class Embeddings(nnx.Module):
         vocabulary: int,
         positions: int,
         width: int,
-        separator: int | None,
-        epsilon: float,
+        segments: int,
+        epsilon: float | None,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the tables."""
-        self.separator = separator
-        self.tokens = nnx.Param(_START(rngs.params(), (vocabulary, width)))
-        self.positions = nnx.Param(_START(rngs.params(), (positions, width)))
-        two_segments = separator is not None
-        self.segments = nnx.Param(_START(rngs.params(), (2, width))) if two_segments else None
-        self.norm = _norm(width, epsilon, rngs)
+        self.tokens = nnx.Param(START(rngs.params(), (vocabulary, width)))
+        self.positions = nnx.Param(START(rngs.params(), (positions, width)))
+        self.segments = nnx.Param(START(rngs.params(), (segments, width))) if segments else None
+        self.norm = None if epsilon is None else layer_norm(width, epsilon, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the states (T, width) of tokens (T,)."""
-        states = self.tokens[...][x] + self.positions[...][: len(x)]
+    def __call__(
+        self, tokens: chex.Array, positions: chex.Array, segments: chex.Array
+    ) -> chex.Array:
+        """Returns the states (T, width) of tokens (T,), at positions (T,), in segments (T,)."""
+        states = self.tokens[...][tokens] + self.positions[...][positions]
         if self.segments is not None:
-            ends = jnp.asarray(x == self.separator, jnp.int32)
-            ended_before = jnp.asarray(jnp.cumsum(ends) > ends, jnp.int32)
-            states = states + self.segments[...][ended_before]
-        return self.norm(states)
+            states = states + self.segments[...][segments]
+        return states if self.norm is None else self.norm(states)
 
 
-class EncoderBlock(nnx.Module):
-    """Attention over the real tokens, then two dense layers; each is added, then normalised.
+def attend(
+    query: chex.Array, key: chex.Array, value: chex.Array, allowed: chex.Array
+) -> chex.Array:
+    """Returns ``softmax(query key^T / sqrt(d)) value`` of each head.
 
-    With query, key and value of each head, ``softmax(q k^T / sqrt(width / heads)) v``.
+    Args:
+        query: (Q, heads, d).
+        key: (K, heads, d).
+        value: (K, heads, d).
+        allowed: (Q, K) or (K,) of bool: which keys a query looks at.
+
+    Reference: Vaswani et al., Attention is all you need, 2017, https://arxiv.org/abs/1706.03762.
+    """
+    scores = jnp.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
+    # The least number and not -inf: a sequence of padding alone has no NaN.
+    scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min)
+    return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), value)
+
+
+class Memory(NamedTuple):
+    """The keys and values of the tokens so far, each (length, heads, d)."""
+
+    key: chex.Array
+    value: chex.Array
+
+
+class Block(nnx.Module):
+    """Attention and two dense layers; each is added to what it reads.
+
+    With ``norm_first`` each of the two reads normalised states (GPT-2); without, their sum is
+    normalised (BERT).
 
     Args:
         width: features of a token.
         heads: how many attentions there are side by side.
         hidden: width between the two dense layers.
         epsilon: added to the variance before its root is taken.
-        rngs: where the initial parameters come from.
-
-    Reference: Vaswani et al., Attention is all you need, 2017.
-    """
-
-    def __init__(
-        self, width: int, heads: int, hidden: int, epsilon: float, *, rngs: nnx.Rngs
-    ) -> None:
-        """Makes the layers."""
-        self.heads = heads
-        self.query = _dense(width, width, rngs)
-        self.key = _dense(width, width, rngs)
-        self.value = _dense(width, width, rngs)
-        self.output = _dense(width, width, rngs)
-        self.norm1 = _norm(width, epsilon, rngs)
-        self.inner = _dense(width, hidden, rngs)
-        self.outer = _dense(hidden, width, rngs)
-        self.norm2 = _norm(width, epsilon, rngs)
-
-    def __call__(self, x: jax.Array, real: jax.Array) -> jax.Array:
-        """Returns new states (T, width), from states and (T,) of bool."""
-        x = self.norm1(x + self.output(self._attended(x, real)))
-        hidden = jax.nn.gelu(self.inner(x), approximate=False)
-        return self.norm2(x + self.outer(hidden))
-
-    def _attended(self, x: jax.Array, real: jax.Array) -> jax.Array:
-        query, key, value = (
-            layer(x).reshape(len(x), self.heads, -1) for layer in (self.query, self.key, self.value)
-        )
-        scores = jnp.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
-        # The least number and not -inf: a sequence of padding alone has no NaN.
-        scores = jnp.where(real, scores, jnp.finfo(scores.dtype).min)
-        mixed = jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), value)
-        return mixed.reshape(x.shape)
-
-
-class EncoderNet(nnx.Module):
-    """Embeddings, blocks, and logits from the first token's state through a layer with tanh.
-
-    Token 0 is padding, after the sequence: no token attends to it, and its embedding has no
-    gradient. Parameters are ``embeddings/tokens`` ..., ``blocks/<i>/query/kernel`` ..., ``pooler``
-    and ``classifier``.
-
-    Args:
-        shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding among them.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
-        separator: as in `Embeddings`.
-        epsilon: of the normalisations.
+        activation: between the two dense layers.
+        norm_first: where the normalisations stand.
         rngs: where the initial parameters come from.
     """
 
     def __init__(
         self,
-        shape: Sequence[int],
-        classes: int,
-        *,
-        vocabulary: int,
-        layers: int,
         width: int,
         heads: int,
         hidden: int,
-        positions: int,
-        separator: int | None,
         epsilon: float,
+        *,
+        activation: str,
+        norm_first: bool,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers."""
-        vocabulary = _checks.integer("vocabulary", vocabulary, at_least=2)
-        layers = _checks.integer("layers", layers, at_least=1)
-        width = _checks.integer("width", width, at_least=1)
-        heads = _checks.integer("heads", heads, at_least=1)
-        hidden = _checks.integer("hidden", hidden, at_least=1)
-        if width % heads:
-            raise ValueError(f"heads = {heads}: expected a divisor of width = {width}")
-        length = token_count(shape)
-        if _checks.integer("positions", positions, at_least=1) < length:
-            raise ValueError(f"positions = {positions}: expected at least the {length} of shape")
-        self.embeddings = Embeddings(vocabulary, positions, width, separator, epsilon, rngs=rngs)
-        self.blocks = nnx.List(
-            [EncoderBlock(width, heads, hidden, epsilon, rngs=rngs) for _ in range(layers)]
+        self.heads, self.activation, self.norm_first = heads, activation, norm_first
+        self.query = dense(width, width, rngs)
+        self.key = dense(width, width, rngs)
+        self.value = dense(width, width, rngs)
+        self.output = dense(width, width, rngs)
+        self.norm1 = layer_norm(width, epsilon, rngs)
+        self.inner = dense(width, hidden, rngs)
+        self.outer = dense(hidden, width, rngs)
+        self.norm2 = layer_norm(width, epsilon, rngs)
+
+    def __call__(self, x: chex.Array, allowed: chex.Array) -> chex.Array:
+        """Returns new states (T, width), from states and `allowed` as in `attend`."""
+        read = self._read(x)
+        mixed = attend(self._heads(self.query, read), *self._remembered(read), allowed)
+        return self._after(x, mixed)
+
+    def step(
+        self, x: chex.Array, memory: Memory, start: chex.Array, allowed: chex.Array
+    ) -> tuple[chex.Array, Memory]:
+        """Returns the new states of a few tokens, and the memory with theirs.
+
+        Args:
+            x: states (Q, width) of the tokens from position `start` on.
+            memory: of all positions.
+            start: the first token's position.
+            allowed: (Q, length), which positions each token looks at.
+        """
+        read = self._read(x)
+        memory = Memory(
+            *(
+                jax.lax.dynamic_update_slice_in_dim(old, new, start, 0)
+                for old, new in zip(memory, self._remembered(read), strict=True)
+            )
         )
-        self.pooler = _dense(width, width, rngs)
-        self.classifier = _dense(width, classes, rngs)
+        mixed = attend(self._heads(self.query, read), *memory, allowed)
+        return self._after(x, mixed), memory
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the logits of one sequence of tokens."""
-        real = x != 0
-        states = self.embeddings(x)
-        for block in self.blocks:
-            states = block(states, real)
-        return self.classifier(jnp.tanh(self.pooler(states[0])))
+    def _read(self, x: chex.Array) -> chex.Array:
+        return self.norm1(x) if self.norm_first else x
 
+    def _heads(self, layer: nnx.Linear, x: chex.Array) -> chex.Array:
+        return layer(x).reshape(len(x), self.heads, -1)
 
-def bert(
-    shape: Sequence[int],
-    classes: int,
-    *,
-    vocabulary: int,
-    rngs: nnx.Rngs,
-    layers: int = 12,
-    width: int = 768,
-    heads: int = 12,
-    hidden: int = 3072,
-    positions: int = 512,
-    separator: int = 1,
-) -> EncoderNet:
-    """BERT-base as a classifier, without dropout.
+    def _remembered(self, read: chex.Array) -> Memory:
+        return Memory(self._heads(self.key, read), self._heads(self.value, read))
 
-    109,482,240 parameters and the classifier's with BERT's own vocabulary of 30,522. DC-SGD trains
-    "the last encoder, the Bert pooler, and the classifier": ``model.trainable = ["blocks/11",
-    "pooler", "classifier"]``, 7,680,002 for two classes.
+    def _after(self, x: chex.Array, mixed: chex.Array) -> chex.Array:
+        x = x + self.output(mixed.reshape(x.shape))
+        if self.norm_first:
+            return x + self._dense(self.norm2(x))
+        x = self.norm1(x)
+        return self.norm2(x + self._dense(x))
 
-    Args:
-        shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding (0) among them.
-        rngs: where the initial parameters come from.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
-        separator: the token between two texts: 1 in this package's data sets, 102 in BERT's own
-            vocabulary. What follows it is of the second segment.
-
-    References: Devlin et al., BERT, 2018; DC-SGD, section VI.
-    """
-    return EncoderNet(
-        shape,
-        classes,
-        vocabulary=vocabulary,
-        layers=layers,
-        width=width,
-        heads=heads,
-        hidden=hidden,
-        positions=positions,
-        separator=_checks.integer("separator", separator, at_least=1),
-        epsilon=1e-12,
-        rngs=rngs,
-    )
-
-
-def roberta(
-    shape: Sequence[int],
-    classes: int,
-    *,
-    vocabulary: int,
-    rngs: nnx.Rngs,
-    layers: int = 12,
-    width: int = 768,
-    heads: int = 12,
-    hidden: int = 3072,
-    positions: int = 512,
-) -> EncoderNet:
-    """RoBERTa-base as a classifier, without dropout: BERT's layers, and no segments.
-
-    RoBERTa-large has ``layers = 24``, ``width = 1024``, ``heads = 16`` and ``hidden = 4096``. The
-    head, a dense layer with tanh and the logits, is called ``pooler`` and ``classifier`` here too.
-    Two rows of the published table of positions are never read; they are left out.
-
-    Args:
-        shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding (0) among them; RoBERTa's own has 50,265.
-        rngs: where the initial parameters come from.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
-
-    References: Liu et al., RoBERTa, 2019; Automatic Clipping, tables 2 and 3.
-    """
-    return EncoderNet(
-        shape,
-        classes,
-        vocabulary=vocabulary,
-        layers=layers,
-        width=width,
-        heads=heads,
-        hidden=hidden,
-        positions=positions,
-        separator=None,
-        epsilon=1e-5,
-        rngs=rngs,
-    )
+    def _dense(self, x: chex.Array) -> chex.Array:
+        return self.outer(activation_of(self.activation)(self.inner(x)))

@@ -25,7 +25,7 @@ _SIDES = {
     "imagenette": 160,
     "names": 20,
     **dict.fromkeys(("ag_news", "ag_news_subset", "sst2"), 64),
-    **dict.fromkeys(("qnli", "qqp", "mnli"), 128),
+    **dict.fromkeys(("qnli", "qqp", "mnli", "mnli_mm"), 128),
 }
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
-from dpjax import data
+from dpjax.data import Dataset
 from dpjax.papers.recipe import SeededRun
 from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
-from dpjax.train import train
+from dpjax.train import load_dataset, train
 from dpjax.train.identity import Environment
 
 __all__ = ["run_all"]
 
 _BYTES_PER_RUN = 2 * 2**30  # a small network with its data and its compiled program
-_loaded: dict[str, data.Dataset] = {}
+_loaded: dict[str, Dataset] = {}
 
 
 def run_all(
@@ -104,10 +104,10 @@ def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
 def _trained(
     run: SeededRun, path: Path, data_dir: str | None
 ) -> tuple[RunRecord, list[CurvePoint]]:
-    name = run.experiment.data.name
+    name = f"{run.experiment.data} {run.experiment.model.pretrained}"
     if name not in _loaded:
         _loaded.clear()  # one data set at a time
-        _loaded[name] = data.load(name, data_dir)
+        _loaded[name] = load_dataset(run.experiment, data_dir)
     store = Store(path)
     folder = store.work(run)
     if folder.exists and folder.identity().environment != Environment.current():

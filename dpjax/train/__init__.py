@@ -17,6 +17,7 @@ from dpjax.train.identity import member_key, root_key
 from dpjax.train.loop import Preempted, Result
 from dpjax.train.mesh import LostProcessError, build_runner
 from dpjax.train.plan import Plan, resolve
+from dpjax.train.pretrained import load_dataset
 from dpjax.train.run import Run
 from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.training import train
@@ -43,6 +44,7 @@ __all__ = [
     "build_program",
     "build_runner",
     "export",
+    "load_dataset",
     "member_key",
     "resolve",
     "root_key",

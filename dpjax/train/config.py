@@ -34,12 +34,14 @@ class DataConfig:
             returns a `dpjax.data.Dataset`; or with `path`, what the data are called.
         path: a file of your own: .npz, .csv or .parquet, as `dpjax.data.read_file` reads it.
         scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
+        length: how many tokens an example of a text has; None for the data set's own number.
         examples: N, filled in when the experiment is resolved; a run goes on with as many only.
     """
 
     name: str = "digits"
     path: str | None = None
     scale: str = "standard"
+    length: int | None = None
     examples: int | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +50,8 @@ class DataConfig:
         if self.path is not None:
             _text("data.path", self.path)
         _checks.choice("data.scale", self.scale, ("standard", "unit"))
+        if self.length is not None:
+            _checks.integer("data.length", self.length, at_least=1)
         if self.examples is not None:
             _checks.integer("data.examples", self.examples, at_least=1)
 
@@ -60,23 +64,37 @@ class ModelConfig:
         name: a name in `dpjax.models.MODELS`.
         weights: an .npz file, as `dpjax export` writes it, to start from; what it lacks is new.
         weights_sha256: the file's hash, filled in when the experiment is resolved.
-        trainable: the parameters that are trained, by the beginning of their paths; empty for all.
-            The others are frozen: neither clipped nor noised.
+        pretrained: a Hugging Face directory to start from; its config.json decides the network, and
+            `name` is not read.
+        pretrained_sha256: the hash of its weights, filled in when the experiment is resolved.
+        lora: a table of `dpjax.models.LoRA`'s arguments, for updates beside frozen kernels.
+        trainable: the parameters that are trained, as in `dpjax.models.split`; empty for all. The
+            others are frozen: neither clipped nor noised.
         options: the constructor's own arguments.
     """
 
     name: str = "mlp"
     weights: str | None = None
     weights_sha256: str | None = None
+    pretrained: str | None = None
+    pretrained_sha256: str | None = None
+    lora: Mapping[str, Any] | None = None
     trainable: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the fields."""
         _text("model.name", self.name)
-        for name in ("weights", "weights_sha256"):
+        for name in ("weights", "weights_sha256", "pretrained", "pretrained_sha256"):
             if getattr(self, name) is not None:
                 _text(f"model.{name}", getattr(self, name))
+        if self.weights is not None and self.pretrained is not None:
+            raise ValueError("model.weights and model.pretrained: expected one of them")
+        if self.lora is not None:
+            if not isinstance(self.lora, Mapping):
+                raise TypeError(f"model.lora = {self.lora!r}: expected a table, as {{rank = 8}}")
+            for key in self.lora:
+                _checks.choice("model.lora", key, ("rank", "alpha", "kernels"))
         object.__setattr__(self, "trainable", _texts("model.trainable", self.trainable))
 
 
@@ -119,6 +137,8 @@ class TrainConfig:
         multiplicity: K, augmented copies per example: their mean loss has one clipped gradient.
         precision: "bfloat16" to compute the network in it; parameters, losses, clipping and noise
             stay in float32. None for float32.
+        cache_frozen: compute the frozen blocks before the first trained one once, keep their states
+            on disk and train from them; the clipped gradients are the same.
     """
 
     batch_size: int | None = None
@@ -132,6 +152,7 @@ class TrainConfig:
     augment: tuple[str, ...] = ()
     multiplicity: int = 1
     precision: str | None = None
+    cache_frozen: bool | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields, and those that exclude each other."""
@@ -149,6 +170,8 @@ class TrainConfig:
             object.__setattr__(self, "ema", _checks.fraction("train.ema", self.ema))
         _checks.choice("train.sampling", self.sampling, SAMPLINGS)
         _checks.choice("train.engine", self.engine, ENGINES)
+        if self.cache_frozen not in (None, True, False):
+            raise TypeError(f"train.cache_frozen = {self.cache_frozen!r}: expected true or false")
         if self.precision is not None:
             _checks.choice("train.precision", self.precision, ("bfloat16",))
         object.__setattr__(self, "augment", _texts("train.augment", self.augment))
@@ -217,6 +240,9 @@ class RunConfig:
         checkpoint_every: steps between checkpoints; None for about a minute.
         diagnostics: whether non-private numbers are written too, to files of their own.
         data: "device", "host", or "auto", which keeps the data on the device if they fit.
+        cache_dir: where ``train.cache_frozen`` keeps states; None for ``frozen_states`` in the
+            directory of the data sets. They are as private as the data.
+        cache_limit: the largest file of states, in GB.
         tensorboard: whether the released numbers go to TensorBoard too, in ``tensorboard/``.
         trace: two steps between which JAX's profiler writes what the devices do, to ``trace/``.
         mesh: the devices by axis, as {data = 8}: the rows are split over the axis "data". Empty for
@@ -231,6 +257,8 @@ class RunConfig:
     checkpoint_every: int | None = None
     diagnostics: bool = False
     data: str = "auto"
+    cache_dir: str | None = None
+    cache_limit: float = 10.0
     tensorboard: bool = False
     trace: tuple[int, ...] = ()
     mesh: Mapping[str, int] = field(default_factory=dict)
@@ -247,6 +275,11 @@ class RunConfig:
         for name in ("diagnostics", "tensorboard"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"run.{name} = {getattr(self, name)!r}: expected true or false")
+        if self.cache_dir is not None:
+            _text("run.cache_dir", self.cache_dir)
+        object.__setattr__(
+            self, "cache_limit", _checks.positive("run.cache_limit", self.cache_limit)
+        )
         self._check_trace()
         _checks.choice("run.data", self.data, ("auto", "device", "host"))
         self._check_mesh()
@@ -393,8 +426,9 @@ class Experiment:
         plain = self.to_plain()
         del plain["run"]
         plain["data"].pop("path", None)
-        if self.model.weights_sha256 is not None:
-            del plain["model"]["weights"]  # their content counts, not where they lie
+        for name in ("weights", "pretrained"):  # their content counts, not where they lie
+            if f"{name}_sha256" in plain["model"]:
+                del plain["model"][name]
         text = json.dumps(plain, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -7,10 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax import models
 from dpjax.data import Dataset
+from dpjax.models import LoRA
+from dpjax.models.parameters import flat, nested
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.folder import RunFolder, write_atomically
-from dpjax.train.parameters import flat
+from dpjax.train.pretrained import with_frozen_states
 from dpjax.train.run import Run
 from dpjax.train.step import build_program
 from dpjax.train.task import data_marks
@@ -23,7 +26,9 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
 
     ``model.npz`` the parameters by path (the average, where the run has one); ``config.toml`` the
     experiment without its seed; ``statement.md`` and ``ledger.json`` what the model costs. Keys,
-    states and diagnostics stay behind.
+    states and diagnostics stay behind. A pre-trained network becomes a Hugging Face directory
+    instead of ``model.npz``: whole, updates of LoRA merged, its tokenizer beside it, the statement
+    in its model card.
 
     Args:
         run: the run.
@@ -35,25 +40,50 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
+    dataset = with_frozen_states(run.read_config(), dataset)
     program = build_program(run.read_config(), dataset, run.identity().varied)
     restored = Run.resume(program, run, data_marks(dataset))
     program, step = restored.program, int(restored.state.step)
-    params = flat(jax.device_get(program.released_params(restored.state)))
-    arrays: dict[str, Any] = {path: np.asarray(leaf) for path, leaf in params.items()}
-    output.mkdir(parents=True, exist_ok=True)
-    model = output / "model.npz"
-    with model.open("wb") as file:
-        np.savez(file, **arrays)
+    params = jax.device_get(program.released_params(restored.state))
+    experiment, statement = program.plan.experiment, restored.statement(step)
+    if experiment.model.pretrained is None:
+        written = _write_arrays(params, output)
+    else:
+        written = _write_pretrained(experiment, dataset, params, statement, output)
     texts = {
-        "config.toml": _for_everybody(program.plan.experiment).to_toml(),
-        "statement.md": restored.statement(step),
+        "config.toml": _for_everybody(experiment).to_toml(),
+        "statement.md": statement,
     }
     ledger = restored.ledger(step)
     if ledger is not None:
         texts["ledger.json"] = ledger.to_json() + "\n"
     for name, text in texts.items():
         write_atomically(output / name, text)
-    return [model, *(output / name for name in texts)]
+    return [*written, *(output / name for name in texts)]
+
+
+def _write_arrays(params: Any, output: Path) -> list[Path]:
+    arrays: dict[str, Any] = {path: np.asarray(leaf) for path, leaf in flat(params).items()}
+    output.mkdir(parents=True, exist_ok=True)
+    model = output / "model.npz"
+    with model.open("wb") as file:
+        np.savez(file, **arrays)
+    return [model]
+
+
+def _write_pretrained(
+    experiment: Experiment, dataset: Dataset, params: Any, statement: str, output: Path
+) -> list[Path]:
+    config = experiment.model
+    assert config.pretrained is not None
+    whole = models.from_pretrained(
+        config.pretrained, classes=dataset.classes, length=dataset.shape[0], **config.options
+    )
+    if config.lora is not None:
+        params = models.merge_lora(params, LoRA(**config.lora))
+    # A run from cached states has the network's second part only.
+    everything = nested({**flat(whole.params), **flat(params)})
+    return models.save_pretrained(whole, output, everything, card=statement)
 
 
 def _for_everybody(experiment: Experiment) -> Experiment:
@@ -61,4 +91,6 @@ def _for_everybody(experiment: Experiment) -> Experiment:
     model = experiment.model
     if model.weights is not None:
         model = replace(model, weights=Path(model.weights).name)
+    if model.pretrained is not None:
+        model = replace(model, pretrained=Path(model.pretrained).name)
     return replace(experiment, model=model, run=RunConfig())

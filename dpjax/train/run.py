@@ -20,8 +20,8 @@ from dpjax.train.checkpoint import Checkpoints, describe, difference
 from dpjax.train.config import Experiment
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import Environment, RunIdentity, member_key, next_lineage, root_key
-from dpjax.train.parameters import read_weights
 from dpjax.train.plan import Plan
+from dpjax.train.pretrained import starting_weights
 from dpjax.train.step import Program, TrainState
 from dpjax.train.task import HASHED_ROWS, Scores
 
@@ -96,8 +96,8 @@ class Run:
         if mesh.is_primary():
             folder.write_config(experiment)
         key = member_key(root, identity.lineage, member)
-        file = experiment.model.weights
-        state = jax.jit(program.init)(key, None if file is None else read_weights(file))
+        weights = starting_weights(experiment, program.task.network)
+        state = jax.jit(program.init)(key, weights)
         state = layout.placed(state)
         checkpoints = _checkpoints(folder, identity)
         run = cls(program, folder, identity, state, checkpoints, data, program.plan.ledger())
@@ -267,7 +267,7 @@ class Run:
         if ledger is None:
             return f"{title}{self.plan.method.guarantee.statement}\n"
         excluded = list(NOT_COUNTED)
-        if experiment.model.weights is not None:
+        if experiment.model.weights is not None or experiment.model.pretrained is not None:
             excluded.append(
                 "what the weights that the model started from cost, if the same data made them"
             )
@@ -314,6 +314,7 @@ class Run:
             "data.name": (old.data.name, new.data.name),
             "privacy.unit": (old.privacy.unit, new.privacy.unit),
             "model.weights": (old.model.weights_sha256, new.model.weights_sha256),
+            "model.pretrained": (old.model.pretrained_sha256, new.model.pretrained_sha256),
         }
         for path, (was, now) in fixed.items():
             if was != now:

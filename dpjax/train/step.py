@@ -13,12 +13,14 @@ from dpjax._states import find_state, repr_without_keys
 from dpjax.data import Dataset
 from dpjax.gradients import PerExampleGrads, per_example_grads
 from dpjax.mechanism import Mechanism, Release
+from dpjax.models import Parameters, split
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.sampling import Drawn, Packed
 from dpjax.train.config import Experiment
 from dpjax.train.optimizer import build_optimizer
-from dpjax.train.parameters import Parameters, file_hash, split, with_weights
+from dpjax.train.parameters import file_hash, with_weights
 from dpjax.train.plan import Plan, resolve
+from dpjax.train.pretrained import build_network
 from dpjax.train.task import Examples, Scores, Task
 
 __all__ = ["VARIABLE", "Program", "TrainState", "build_program", "released_of"]
@@ -239,13 +241,7 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
     """
     if dataset.name != experiment.data.name:
         raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")
-    network = models.build(
-        experiment.model.name,
-        dataset.shape,
-        dataset.classes,
-        dataset.vocabulary,
-        **experiment.model.options,
-    )
+    network = build_network(experiment, dataset)
     plan = resolve(_with_hash(experiment), dataset.size)
     task = Task.of(network, dataset, experiment.data.scale, experiment.train)
     return Program(plan, task, tuple(varied))
@@ -254,12 +250,17 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
 def _with_hash(experiment: Experiment) -> Experiment:
     """Enters the hash of the weights to start from: they decide what is released."""
     model = experiment.model
-    if model.weights is None:
-        return experiment
-    found = file_hash(model.weights)
-    if model.weights_sha256 not in (None, found):
-        raise ValueError(
-            f"model.weights = {model.weights!r} has the sha256 {found}: expected "
-            f"{model.weights_sha256}"
-        )
-    return replace(experiment, model=replace(model, weights_sha256=found))
+    if model.pretrained is not None:
+        found = models.pretrained_hash(model.pretrained)
+        _check_hash("pretrained", model.pretrained, model.pretrained_sha256, found)
+        return replace(experiment, model=replace(model, pretrained_sha256=found))
+    if model.weights is not None:
+        found = file_hash(model.weights)
+        _check_hash("weights", model.weights, model.weights_sha256, found)
+        return replace(experiment, model=replace(model, weights_sha256=found))
+    return experiment
+
+
+def _check_hash(name: str, path: str, known: str | None, found: str) -> None:
+    if known not in (None, found):
+        raise ValueError(f"model.{name} = {path!r} has the sha256 {found}: expected {known}")

@@ -12,9 +12,8 @@ import optax
 
 from dpjax import _checks
 from dpjax.data import Dataset, Pixels, RandomAccess, Split
-from dpjax.models import Network
+from dpjax.models import Network, Parameters
 from dpjax.train.config import TrainConfig
-from dpjax.train.parameters import Parameters
 
 __all__ = [
     "AUGMENTATIONS",

@@ -27,7 +27,7 @@ from dpjax.train.mesh import (
     device_memory,
     stacked,
 )
-from dpjax.train.parameters import read_weights
+from dpjax.train.pretrained import starting_weights, with_frozen_states
 from dpjax.train.progress import Callback, Evaluation, Progress, Several, TensorBoard
 from dpjax.train.run import Run, changes, common_steps
 from dpjax.train.step import VARIABLE, Program, build_program
@@ -74,6 +74,7 @@ def train(
         LostProcessError: there were several processes, and another one has ended.
     """
     varied = dict(vary or {})
+    dataset = with_frozen_states(experiment, dataset)
     members = [
         (build_program(each, dataset, tuple(varied)), seed)
         for each in _varied(experiment, varied)
@@ -150,8 +151,8 @@ def _shared_root(experiment: Experiment) -> jax.Array:
 
 def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
     """Traces a step and takes none: what is wrong with it is found before there is a folder."""
-    file = program.plan.experiment.model.weights
-    state = jax.eval_shape(program.init, root_key(0), None if file is None else read_weights(file))
+    weights = starting_weights(program.plan.experiment, program.task.network)
+    state = jax.eval_shape(program.init, root_key(0), weights)
     train = examples_of(dataset.train)
     if isinstance(train, Examples):
         jax.eval_shape(program.step, state, train)

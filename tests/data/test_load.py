@@ -123,7 +123,7 @@ def test_digits_are_the_public_ones_in_their_public_order():
 
 
 def test_every_source_is_complete():
-    assert len(DATASETS) == 21
+    assert len(DATASETS) == 22
     for name, source in DATASETS.items():
         assert (source.name, source.notes[-1]) == (name, ".")
         assert all(getattr(source, field.name) != "" for field in fields(source))

@@ -135,9 +135,9 @@ COUNTS = [
     ),
     # BERT-base with its pooler, as published, and a classifier.
     ("bert", (128,), 2, {"vocabulary": 30_522}, 109_482_240 + dense(768, 2)),
-    # Published with two classes, less two rows of positions and one segment that say nothing.
-    ("roberta", (128,), 2, {"vocabulary": 50_265}, 124_647_170 - 3 * 768),
-    ("roberta", (128,), 2, {"vocabulary": 50_265, **LARGE}, 355_361_794 - 3 * 1024),
+    # Published with two classes.
+    ("roberta", (128,), 2, {"vocabulary": 50_265, "padding": 1}, 124_647_170),
+    ("roberta", (128,), 2, {"vocabulary": 50_265, "padding": 1, **LARGE}, 355_361_794),
     ("linear", (4096,), 10, {}, 40_970),
     ("mlp", (8, 8, 1), 10, {"hidden": 32}, dense(64, 32) + dense(32, 10)),
 ]

@@ -5,7 +5,6 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -27,6 +26,8 @@ TINY = {
     "bert": ((6,), {"vocabulary": 7, **ENCODER}),
     "bilstm": ((6,), {"vocabulary": 7, "embedding": 3, "hidden": 4, "layers": 2}),
     "cnn4": ((8, 8, 1), {}),
+    "distilbert": ((6,), {"vocabulary": 7, **ENCODER}),
+    "gpt2": ((6,), {"vocabulary": 7, **ENCODER}),
     "lin_b1": ((8, 8, 1), {}),
     "lin_b2": ((8, 8, 1), {"activation": "tanh"}),
     "lin_b3": ((16, 16, 1), {"activation": "tempered_sigmoid"}),
@@ -61,17 +62,13 @@ def examples(network, rows=3):
     rng = np.random.default_rng(0)
     if "vocabulary" in TINY.get(network.name, ((), {}))[1]:
         tokens = rng.integers(1, 7, (rows, *network.shape))
-        tokens[1, 4:] = 0  # one sequence ends early
+        tokens[1, 4:] = -1 if network.name == "gpt2" else 0  # one sequence ends early
         return jnp.asarray(tokens, jnp.int32)
     return jnp.asarray(rng.normal(size=(rows, *network.shape)), jnp.float32)
 
 
 def loss_of(network):
-    def loss(params, example):
-        logits = network.apply(params, example[0])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
-
-    return loss
+    return lambda params, example: network.loss(params, *example)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -83,9 +80,10 @@ def test_shapes_of_parameters_and_logits(name):
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         assert all(isinstance(step.key, str) for step in path)
     one = jax.eval_shape(network.apply, params, examples(network)[0])
-    assert (one.shape, one.dtype) == ((3,), jnp.float32)
+    expected = (6, 7) if name == "gpt2" else (3,)  # a language model has logits at every position
+    assert (one.shape, one.dtype) == (expected, jnp.float32)
     many = jax.eval_shape(jax.vmap(network.apply, (None, 0)), params, examples(network))
-    assert many.shape == (3, 3)
+    assert many.shape == (3, *expected)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,9 +10,9 @@ import pytest
 import dpjax
 from dpjax import noise
 from dpjax.data import Split
+from dpjax.models.parameters import flat
 from dpjax.train import Run, RunFolder, export, train
 from dpjax.train.identity import Environment
-from dpjax.train.parameters import flat
 from tests.train.small import Killed, experiment, images, stop_after
 
 DATA = images()

@@ -9,8 +9,8 @@ import pytest
 
 from dpjax.cli import main
 from dpjax.data import Dataset, Rows, Split, read_file
+from dpjax.models.parameters import flat
 from dpjax.train import RunFolder, allow_import, build_program, train
-from dpjax.train.parameters import flat
 from dpjax.train.task import data_marks
 from tests.train.small import N, experiment, images
 

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import dpjax
+from dpjax.models.parameters import flat
 from dpjax.sampling import FullBatch
-from dpjax.train.parameters import flat
 from dpjax.train.step import Program
 from dpjax.train.task import AUGMENTATIONS, examples_of, flip, shift
 from tests.gradients.drawn import drawn_of, rows_of

@@ -17,12 +17,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dpjax.gradients import per_example
+from dpjax.models.parameters import flat
 from dpjax.train import Experiment, build_program, build_runner, mesh, train, training
 from dpjax.train.checkpoint import Checkpoints
 from dpjax.train.config import RunConfig
 from dpjax.train.identity import member_key
 from dpjax.train.mesh import DeviceRunner, HostRunner, Layout, MeshRunner, stacked
-from dpjax.train.parameters import flat
 from dpjax.train.progress import Progress
 from dpjax.train.task import examples_of
 from tests.marks import some

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpjax.accounting import Ledger, Steps
+from dpjax.models.parameters import flat
 from dpjax.train import Run, RunFolder, build_program, export, loop, root_key, train
 from dpjax.train.folder import NOT_PRIVATE
-from dpjax.train.parameters import flat
 from dpjax.train.task import data_marks
 from tests.train import small
 from tests.train.small import Killed, N, experiment, images

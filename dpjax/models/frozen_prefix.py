@@ -1,0 +1,249 @@
+"""The frozen beginning of a network: computed once, kept on disk, and trained from."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import _checks
+from dpjax.models.encoder import EncoderNet
+from dpjax.models.network import Network, build
+from dpjax.models.parameters import flat, nested, split
+
+__all__ = ["CachedStates", "Halves", "cache_states", "cut", "first_trained_block"]
+
+_FORMAT = "dpjax frozen states 1"
+_BATCH_TOKENS = 4096
+_BUCKETS = (16, 32, 64, 128, 256, 512)
+DTYPES = ("float32", "float16")
+
+
+def first_trained_block(params: Mapping[str, Any], trainable: Sequence[str]) -> int:
+    """Returns how many blocks stand before the first trained parameter.
+
+    Args:
+        params: of an encoder.
+        trainable: as in `split`.
+
+    Raises:
+        ValueError: the embeddings are trained, so that nothing comes before.
+    """
+    trained = flat(split(params, trainable).trainable)
+    if any(path.startswith("embeddings") for path in trained):
+        raise ValueError(
+            f"trainable = {list(trainable)}: expected frozen embeddings; with trained ones there "
+            "is no frozen beginning to keep"
+        )
+    found = [re.match(r"blocks/(\d+)/", path) for path in trained]
+    depths = [int(match[1]) for match in found if match]
+    return min(depths, default=len(params["blocks"]))
+
+
+class Halves(NamedTuple):
+    """The two parts of a network that was cut, each with its parameters."""
+
+    prefix: Network
+    prefix_params: Any
+    suffix: Network
+    suffix_params: Any
+
+
+def cut(network: Network, params: Mapping[str, Any], block: int) -> Halves:
+    """Cuts an encoder before a block.
+
+    With ``halves = cut(...)``, ``halves.suffix.apply(halves.suffix_params, states)`` of ``states =
+    halves.prefix.apply(halves.prefix_params, x)`` is what the whole network returns. Both parts
+    keep the names of their parameters.
+
+    Args:
+        network: an encoder of `dpjax.models.build`, or of `from_pretrained`.
+        params: its parameters.
+        block: the second part's first block; the number of blocks leaves it the head.
+
+    Returns:
+        The first part and its parameters, the second part and its parameters.
+    """
+    if not isinstance(jax.eval_shape(network.module, params), EncoderNet):
+        raise ValueError(f"network = {network.name}: expected an encoder; only those can be cut")
+    if network.lora is not None:
+        raise ValueError("network: expected one without LoRA; cut it first, then add the updates")
+    depth = len(params["blocks"])
+    if _checks.integer("block", block, at_least=0) > depth:
+        raise ValueError(f"block = {block}: expected at most the {depth} blocks there are")
+    width = params["classifier"]["kernel"].shape[0]
+    options = dict(network.options)
+    first = build(network.name, network.shape, network.classes, stop=block, **options)
+    second = build(network.name, (*network.shape, width), network.classes, start=block, **options)
+    parts = []
+    for part in (first, second):
+        names = flat(jax.eval_shape(part.init, jax.random.key(0)))
+        leaves = flat(params)
+        parts.append(nested({path: leaves[path] for path in names}))
+    return Halves(first, parts[0], second, parts[1])
+
+
+@dataclass(frozen=True, eq=False)
+class CachedStates:
+    """The states of examples before a block, read from disk row by row.
+
+    Only real tokens are stored; rows are filled up with zeros when they are read, which is what
+    the network's second part takes for padding. Has a length and takes lists of rows, so that it
+    is a data source like any other.
+
+    Attributes:
+        shape: of all states: (examples, length, width).
+        dtype: how they are stored; read as float32.
+        file: where they lie.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    file: Path
+    _states: np.ndarray = field(repr=False)
+    _starts: np.ndarray = field(repr=False)
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return self.shape[0]
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """Returns one example's states, (length, width)."""
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns several examples' states, (rows, length, width)."""
+        out = np.zeros((len(rows), *self.shape[1:]), np.float32)
+        for place, row in enumerate(rows):
+            start, stop = self._starts[row], self._starts[row + 1]
+            out[place, : stop - start] = self._states[start:stop]
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """How large the file is."""
+        return self._states.nbytes
+
+
+def cache_states(
+    prefix: Network,
+    params: chex.ArrayTree,
+    tokens: np.ndarray,
+    directory: str | Path,
+    *,
+    dtype: str = "float32",
+    limit: float = 10e9,
+) -> CachedStates:
+    """Computes the states of all examples once and keeps them on disk.
+
+    The file is named by a hash of the parameters, the tokens, the network and the precision: the
+    same ones are not computed again. Texts are computed in buckets of similar length. What is kept
+    is as private as the texts themselves.
+
+    Args:
+        prefix: the first part of a network, of `cut`.
+        params: its parameters.
+        tokens: (n, length) of int32.
+        directory: where files are kept.
+        dtype: "float32", or "float16" for half the space: then the states are rounded, and
+            training from them is another experiment than without a cache.
+        limit: the largest file, in bytes.
+
+    Returns:
+        The states, on disk.
+
+    Raises:
+        ValueError: the file would be larger than `limit`, or a state is not finite.
+    """
+    _checks.choice("dtype", dtype, DTYPES)
+    if tokens.ndim != 2 or tokens.shape[1:] != prefix.shape:
+        raise ValueError(f"tokens of shape {tokens.shape}: expected (n, {prefix.shape[0]})")
+    padding = prefix.options.get("padding", 0)
+    lengths = _lengths(tokens, padding)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    width = jax.eval_shape(prefix.apply, params, tokens[0]).shape[1]
+    shape = (len(tokens), tokens.shape[1], width)
+    size = int(starts[-1]) * width * np.dtype(dtype).itemsize
+    if size > limit:
+        raise ValueError(
+            f"limit = {limit:.3g} bytes: expected at least {size:.3g}, what {starts[-1]} tokens of "
+            f"{width} features take in {dtype}; shorten the texts, cut the network later, or store "
+            "them as float16"
+        )
+    name = _mark(prefix, params, tokens, dtype)
+    file = Path(directory) / f"{name}.npy"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}.part")
+        stored = np.lib.format.open_memmap(
+            unfinished, mode="w+", dtype=dtype, shape=(int(starts[-1]), width)
+        )
+        _compute(prefix, params, tokens, lengths, starts, stored)
+        stored.flush()
+        del stored
+        unfinished.replace(file)
+    states = np.load(file, mmap_mode="r")
+    if states.shape != (starts[-1], width):
+        raise ValueError(f"{file}: holds {states.shape}: expected {(int(starts[-1]), width)}")
+    return CachedStates(shape, states.dtype, file, states, starts)
+
+
+def _compute(
+    prefix: Network,
+    params: chex.ArrayTree,
+    tokens: np.ndarray,
+    lengths: np.ndarray,
+    starts: np.ndarray,
+    stored: np.ndarray,
+) -> None:
+    """Fills the file, bucket by bucket: one compiled program for each length."""
+    full = tokens.shape[1]
+    sizes = [size for size in _BUCKETS if size < full] + [full]
+    options = dict(prefix.options)
+    shortest = 0
+    for size in sizes:
+        rows = np.flatnonzero((lengths > shortest) & (lengths <= size))
+        shortest = size
+        if not len(rows):
+            continue
+        network = build(prefix.name, (size,), prefix.classes, **options)
+        states_of = jax.jit(jax.vmap(network.apply, in_axes=(None, 0)))
+        batch = max(1, _BATCH_TOKENS // size)
+        for start in range(0, len(rows), batch):
+            some = rows[start : start + batch]
+            filled = np.resize(some, batch)  # one shape; the copies are dropped
+            states = np.asarray(states_of(params, jnp.asarray(tokens[filled, :size])))
+            for row, own in zip(some, states, strict=False):
+                real = own[: lengths[row]]
+                if not np.all(np.isfinite(real)) or not np.all(np.any(real != 0, axis=1)):
+                    raise ValueError(f"example {row}: expected finite states that are not all zero")
+                stored[starts[row] : starts[row + 1]] = real
+
+
+def _lengths(tokens: np.ndarray, padding: int) -> np.ndarray:
+    real = tokens != padding
+    lengths = real.sum(axis=1)
+    if not np.array_equal(real, np.arange(tokens.shape[1]) < lengths[:, None]):
+        raise ValueError("tokens: expected padding after a text only, not within it")
+    return lengths
+
+
+def _mark(prefix: Network, params: chex.ArrayTree, tokens: np.ndarray, dtype: str) -> str:
+    """Returns a hash of everything that the states depend on."""
+    digest = hashlib.sha256()
+    described = {"format": _FORMAT, "network": prefix.name, "dtype": dtype}
+    digest.update(json.dumps({**described, **prefix.options}, sort_keys=True).encode())
+    arrays = {**{path: np.asarray(leaf) for path, leaf in flat(params).items()}, "tokens": tokens}
+    for path in sorted(arrays):
+        array = np.ascontiguousarray(arrays[path])
+        digest.update(f"{path} {array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:32]

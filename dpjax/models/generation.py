@@ -1,0 +1,249 @@
+"""Text from a causal language model: greedy, sampled, or by beam search, with a memory of keys."""
+
+import functools
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from dpjax import _checks
+from dpjax.models.gpt2 import NO_TOKEN, CausalNet
+from dpjax.models.network import Network
+from dpjax.models.transformer import Memory
+
+__all__ = ["generate"]
+
+# Far below any log-probability, and finite: a beam with it is never chosen.
+_NEVER = -1e9
+
+
+def generate(
+    network: Network,
+    params: chex.ArrayTree,
+    prompts: chex.Array,
+    *,
+    steps: int,
+    end: int,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    key: chex.PRNGKey | None = None,
+) -> jax.Array:
+    """Continues prompts by a language model's tokens; one jitted program.
+
+    Without a temperature the likeliest token follows, or, with several beams, the sequence is the
+    best found by beam search: the score of a finished sequence is the sum of its tokens'
+    log-probabilities over ``length ** length_penalty``, the end counted, and the search stops when
+    the best open beam, scored so at its present length, is behind all finished ones. These are the
+    rules of `transformers` with ``early_stopping=False``.
+
+    Args:
+        network: a language model, such as `build("gpt2", ...)`.
+        params: its parameters.
+        prompts: (n, P) of tokens, each followed by `NO_TOKEN` up to P.
+        steps: at most so many new tokens.
+        end: the token that ends a text.
+        beams: how many sequences are kept.
+        length_penalty: above 0 favours longer sequences.
+        temperature: divides the logits, and tokens are drawn; None for the likeliest.
+        top_k: draws among so many of the likeliest only; None for all.
+        key: of the draws; needed with a temperature.
+
+    Returns:
+        (n, steps): the new tokens, `end` among them, then `NO_TOKEN`.
+
+    Example:
+        >>> from dpjax.models import build
+        >>> network = build("gpt2", (8,), 1, 11, layers=1, width=4, heads=2, positions=12)
+        >>> params = network.init(jax.random.key(0))
+        >>> generate(network, params, jnp.array([[5, 7], [3, -1]]), steps=3, end=0).shape
+        (2, 3)
+    """
+    if not isinstance(jax.eval_shape(network.module, params), CausalNet):
+        raise ValueError(f"network = {network.name}: expected a language model, such as gpt2")
+    steps = _checks.integer("steps", steps, at_least=1)
+    beams = _checks.integer("beams", beams, at_least=1)
+    vocabulary = network.options["vocabulary"]
+    if not 0 <= _checks.integer("end", end, at_least=0) < vocabulary:
+        raise ValueError(f"end = {end}: expected less than the vocabulary of {vocabulary}")
+    prompts = jnp.asarray(prompts)
+    length = prompts.shape[1] + steps
+    positions = network.options.get("positions", 1024)
+    if length > positions:
+        raise ValueError(
+            f"steps = {steps} after prompts of {prompts.shape[1]}: expected at most {positions} "
+            "together, the network's positions"
+        )
+    if temperature is not None:
+        if key is None:
+            raise ValueError("key = None: expected a key to draw tokens with a temperature")
+        if beams > 1:
+            raise ValueError(f"beams = {beams} with a temperature: expected 1")
+        temperature = _checks.positive("temperature", temperature)
+    if top_k is not None:
+        top_k = min(_checks.integer("top_k", top_k, at_least=1), vocabulary)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, len(prompts))
+    program = _searched if beams > 1 else _followed
+    settings: dict[str, Any] = (
+        {"beams": beams, "length_penalty": float(length_penalty)}
+        if beams > 1
+        else {"temperature": temperature, "top_k": top_k}
+    )
+    return _batched(network, program, steps, end, tuple(settings.items()))(params, prompts, keys)
+
+
+@functools.lru_cache(maxsize=16)
+def _batched(network: Network, program: Any, steps: int, end: int, settings: Any) -> Any:
+    def one(params: Any, prompt: chex.Array, key: chex.PRNGKey) -> jax.Array:
+        return program(network.module(params), prompt, key, steps=steps, end=end, **dict(settings))
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0)))
+
+
+def _read(model: CausalNet, prompt: chex.Array, steps: int) -> tuple[Any, Any, Any]:
+    """Returns the prompt's length, the logits after it and the memory of it."""
+    count = jnp.sum(prompt != NO_TOKEN)
+    memory = model.empty_memory(len(prompt) + steps)
+    # Positions after a shorter prompt are written again before they are looked at.
+    logits, memory = model.step(prompt, memory, jnp.int32(0))
+    return count, logits[count - 1], memory
+
+
+class _Following(NamedTuple):
+    done: chex.Array
+    new: chex.Array
+    logits: chex.Array
+    memory: dict[str, Memory]
+    count: chex.Array
+    over: chex.Array
+
+
+def _followed(
+    model: CausalNet,
+    prompt: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    steps: int,
+    end: int,
+    temperature: float | None,
+    top_k: int | None,
+) -> jax.Array:
+    """One token after the other."""
+    count, logits, memory = _read(model, prompt, steps)
+
+    def chosen(logits: chex.Array, step: chex.Array) -> chex.Array:
+        if temperature is None:
+            return jnp.argmax(logits)
+        scaled = logits / temperature
+        if top_k is not None:
+            least = jax.lax.top_k(scaled, top_k)[0][-1]
+            scaled = jnp.where(scaled >= least, scaled, -jnp.inf)
+        return jax.random.categorical(jax.random.fold_in(key, step), scaled)
+
+    def advance(now: _Following) -> _Following:
+        token = chosen(now.logits, now.done).astype(jnp.int32)
+        new = now.new.at[now.done].set(token)
+        logits, memory = model.step(token[None], now.memory, now.count + now.done)
+        return _Following(now.done + 1, new, logits[0], memory, now.count, token == end)
+
+    start = _Following(
+        jnp.int32(0),
+        jnp.full(steps, NO_TOKEN, jnp.int32),
+        logits,
+        memory,
+        count,
+        jnp.bool_(False),
+    )
+    last = jax.lax.while_loop(lambda now: ~now.over & (now.done < steps), advance, start)
+    return last.new
+
+
+class _Search(NamedTuple):
+    """The open beams, and the finished sequences that are kept, each best first."""
+
+    done: chex.Array
+    new: chex.Array
+    scores: chex.Array
+    logits: chex.Array
+    memory: dict[str, Memory]
+    finished: chex.Array
+    finished_scores: chex.Array
+    is_finished: chex.Array
+    may_improve: chex.Array
+    may_continue: chex.Array
+
+
+def _searched(
+    model: CausalNet,
+    prompt: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    steps: int,
+    end: int,
+    beams: int,
+    length_penalty: float,
+) -> jax.Array:
+    """The best sequence of a beam search."""
+    del key
+    count, logits, memory = _read(model, prompt, steps)
+    vocabulary = logits.shape[0]
+
+    def penalised(scores: chex.Array, length: chex.Array) -> chex.Array:
+        return scores / jnp.asarray(length, jnp.float32) ** length_penalty
+
+    def advance(now: _Search) -> _Search:
+        total = jax.nn.log_softmax(now.logits) + now.scores[:, None]
+        # Twice as many as beams: half of them may end here.
+        scores, places = jax.lax.top_k(total.reshape(-1), 2 * beams)
+        beam, token = places // vocabulary, (places % vocabulary).astype(jnp.int32)
+        new = now.new[beam].at[:, now.done].set(token)
+        ends = (token == end) | (now.done + 1 == steps)
+        # Those that go on.
+        open_scores, going = jax.lax.top_k(scores + ends * _NEVER, beams)
+        # Those that end, if they are among the best, beside those that ended before.
+        counts = ends & (jnp.arange(2 * beams) < beams)
+        ended = penalised(scores, now.done + 1) + (~now.may_improve) * _NEVER + ~counts * _NEVER
+        all_scores = jnp.concatenate([now.finished_scores, ended])
+        kept_scores, kept = jax.lax.top_k(all_scores, beams)
+        finished = jnp.concatenate([now.finished, new])[kept]
+        is_finished = jnp.concatenate([now.is_finished, counts])[kept]
+        behind = jnp.where(is_finished, jnp.min(kept_scores), _NEVER)
+        may_improve = now.may_improve & jnp.any(penalised(open_scores[0], now.done + 1) > behind)
+        own = jax.tree.map(lambda leaf: leaf[beam[going]], now.memory)
+        logits, memory = jax.vmap(lambda t, m: model.step(t[None], m, count + now.done))(
+            token[going], own
+        )
+        return _Search(
+            now.done + 1,
+            new[going],
+            open_scores,
+            logits[:, 0],
+            memory,
+            finished,
+            kept_scores,
+            is_finished,
+            may_improve,
+            ~jnp.all(ends),
+        )
+
+    def copies(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (beams, *leaf.shape)), tree)
+
+    nothing = jnp.full((beams, steps), NO_TOKEN, jnp.int32)
+    start = _Search(
+        done=jnp.int32(0),
+        new=nothing,
+        # All beams are the prompt: only the first counts at first.
+        scores=jnp.where(jnp.arange(beams) == 0, 0.0, _NEVER),
+        logits=copies(logits),
+        memory=copies(memory),
+        finished=nothing,
+        finished_scores=jnp.full(beams, _NEVER),
+        is_finished=jnp.zeros(beams, bool),
+        may_improve=jnp.bool_(True),
+        may_continue=jnp.bool_(True),
+    )
+    last = jax.lax.while_loop(lambda now: now.may_improve & now.may_continue, advance, start)
+    return last.finished[0]

@@ -1,0 +1,128 @@
+"""What a family of networks is called in Hugging Face's directories, in both directions."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ENCODER_BLOCK", "ENCODER_OPTIONS", "Family"]
+
+ENCODER_OPTIONS = {
+    "vocabulary": "vocab_size",
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "padding": "pad_token_id",
+}
+"""Arguments of `bert` and `roberta` by the names they have in config.json."""
+
+ENCODER_BLOCK = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "output": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "inner": "intermediate.dense",
+    "outer": "output.dense",
+    "norm2": "output.LayerNorm",
+}
+"""The layers of a block of BERT and RoBERTa."""
+
+Tensors = Mapping[str, np.ndarray]
+
+_BLOCK = re.compile(r"blocks/(\d+)/(\w+)")
+_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+# What config.json may leave out.
+_DEFAULTS = {
+    "pad_token_id": 0,
+    "n_inner": None,
+    "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """The names of a family's layers and sizes in Hugging Face's files.
+
+    Args:
+        name: its name in `dpjax.models.MODELS`, and `model_type` in config.json.
+        prefix: stands before the names of all layers but the head's in files that have a head.
+        classifier: the class with a head for classification; None if the family has none here.
+        options: the names in config.json by those of the constructor's arguments.
+        fixed: entries of config.json with the only value that is supported; their absence is it.
+        layers: names of the layers outside blocks, by our paths.
+        block: what stands before the names of a block's layers, with {} for its number.
+        block_layers: names of a block's layers, by ours.
+        head: names of the head's layers, by our paths.
+        language_model: the class with a head for the next token; None for none.
+        positions_after_padding: whether the first ``padding + 1`` rows of the table of positions
+            are not positions of tokens.
+        unpacked: turns the file's tensors into one (outputs, inputs) kernel for each layer.
+        packed: its inverse.
+    """
+
+    name: str
+    prefix: str
+    classifier: str | None
+    options: Mapping[str, str]
+    fixed: Mapping[str, Any]
+    layers: Mapping[str, str]
+    block: str
+    block_layers: Mapping[str, str]
+    head: Mapping[str, str]
+    language_model: str | None = None
+    positions_after_padding: bool = False
+    unpacked: Callable[[Tensors], Tensors] = field(default=lambda tensors: tensors)
+    packed: Callable[[Tensors], Tensors] = field(default=lambda tensors: tensors)
+
+    def constructor_options(self, config: Mapping[str, Any], source: object) -> dict[str, Any]:
+        """Returns the constructor's arguments that a config.json asks for.
+
+        Args:
+            config: its content.
+            source: the file, for error messages.
+        """
+        for key, only in self.fixed.items():
+            if config.get(key, only) != only:
+                raise ValueError(f"{source}: {key} = {config[key]!r}: expected {only!r}")
+        options = {}
+        for ours, theirs in self.options.items():
+            if theirs not in config and theirs not in _DEFAULTS:
+                raise ValueError(f"{source}: {theirs}: missing; expected it of a {self.name}")
+            options[ours] = config.get(theirs, _DEFAULTS.get(theirs))
+        if self.positions_after_padding:
+            options["positions"] -= options["padding"] + 1
+        return options
+
+    def config(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the config.json of constructor arguments; the inverse of the above."""
+        config = {theirs: options[ours] for ours, theirs in self.options.items() if ours in options}
+        if self.positions_after_padding:
+            config[self.options["positions"]] += options["padding"] + 1
+        return {"model_type": self.name, **config, **self.fixed}
+
+    def tensor_name(self, path: str) -> str:
+        """Returns the name of a parameter's tensor, without the prefix.
+
+        >>> from dpjax.models.bert import BERT
+        >>> BERT.tensor_name("blocks/3/query/kernel")
+        'encoder.layer.3.attention.self.query.weight'
+        >>> BERT.tensor_name("embeddings/tokens")
+        'embeddings.word_embeddings.weight'
+        """
+        if path in self.layers:  # a table
+            return f"{self.layers[path]}.weight"
+        layer, _, leaf = path.rpartition("/")
+        found = _BLOCK.fullmatch(layer)
+        if found:
+            theirs = self.block.format(found[1]) + self.block_layers[found[2]]
+        else:
+            theirs = self.layers.get(layer) or self.head[layer]
+        return f"{theirs}.{_LEAVES[leaf]}"
+
+    def in_head(self, path: str) -> bool:
+        """Says whether a parameter belongs to the head."""
+        return path.rpartition("/")[0] in self.head

@@ -1,0 +1,100 @@
+"""Which parameters are trained and which are frozen."""
+
+import fnmatch
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import chex
+from flax import traverse_util
+
+from dpjax import _checks
+
+__all__ = ["Parameters", "flat", "nested", "split"]
+
+
+class Parameters(NamedTuple):
+    """Parameters as two nested dicts; gradients are taken, clipped and noised for the first."""
+
+    trainable: chex.ArrayTree
+    frozen: chex.ArrayTree
+
+    def merged(self) -> Any:
+        """Returns all parameters as the network takes them."""
+        return nested({**flat(self.trainable), **flat(self.frozen)})
+
+
+def split(params: chex.ArrayTree, trainable: Sequence[str]) -> Parameters:
+    """Splits parameters by their paths; without any pattern, all are trainable.
+
+    Args:
+        params: nested dicts.
+        trainable: each the beginning of a path (``"classifier"``, ``"blocks/11"``), one counted
+            from the end (``"blocks/-1"``, the last block), or a pattern with ``*`` for any
+            characters (``"*/bias"``).
+
+    Raises:
+        ValueError: naming a pattern that matches no parameter.
+
+    Example:
+        >>> params = {"body": {"kernel": 1.0}, "head": {"kernel": 2.0, "bias": 3.0}}
+        >>> split(params, ["head"]).frozen
+        {'body': {'kernel': 1.0}}
+        >>> split(params, ["*/bias"]).trainable
+        {'head': {'bias': 3.0}}
+    """
+    if not trainable:
+        return Parameters(params, {})
+    leaves = flat(params)
+    chosen: set[str] = set()
+    for pattern in trainable:
+        found = _matching(pattern, list(leaves))
+        if not found:
+            hint = _checks.nearest(pattern, {path.split("/")[0] for path in leaves})
+            raise ValueError(f"model.trainable = {pattern!r}: no such parameter; {hint}")
+        chosen |= found
+    parts = (
+        {path: leaf for path, leaf in leaves.items() if (path in chosen) == wanted}
+        for wanted in (True, False)
+    )
+    return Parameters(*map(nested, parts))
+
+
+def flat(params: Any) -> dict[str, Any]:
+    """Returns the leaves of nested dicts by their paths, the keys joined by "/"."""
+    return traverse_util.flatten_dict(params, sep="/")
+
+
+def nested(leaves: dict[str, Any]) -> Any:
+    """The inverse of `flat`."""
+    return traverse_util.unflatten_dict(leaves, sep="/")
+
+
+def _matching(pattern: str, paths: Sequence[str]) -> set[str]:
+    if "*" in pattern:
+        return {path for path in paths if fnmatch.fnmatchcase(path, pattern)}
+    prefix = _counted(pattern, paths)
+    return {path for path in paths if path == prefix or path.startswith(prefix + "/")}
+
+
+def _counted(pattern: str, paths: Sequence[str]) -> str:
+    """Replaces a negative number in a path by the one that it stands for.
+
+    >>> _counted("blocks/-1", ["blocks/9/bias", "blocks/10/bias"])
+    'blocks/10'
+    """
+    steps: list[str] = []
+    for step in pattern.split("/"):
+        if step.startswith("-") and step[1:].isdigit():
+            depth = len(steps)
+            under = [path.split("/") for path in paths]
+            numbers = {
+                int(path[depth])
+                for path in under
+                if path[:depth] == steps and len(path) > depth and path[depth].isdigit()
+            }
+            place = int(step)
+            if -len(numbers) <= place < 0:
+                steps.append(str(sorted(numbers)[place]))
+                continue
+        steps.append(step)
+    return "/".join(steps)

@@ -1,0 +1,106 @@
+"""RoBERTa: BERT's layers, positions that begin after the padding's, and no second segment."""
+
+from collections.abc import Sequence
+
+from flax import nnx
+
+from dpjax.models.encoder import EncoderNet
+from dpjax.models.hugging_face import ENCODER_BLOCK, ENCODER_OPTIONS, Family
+
+__all__ = ["ROBERTA", "roberta"]
+
+
+def roberta(
+    shape: Sequence[int],
+    classes: int,
+    *,
+    vocabulary: int,
+    rngs: nnx.Rngs,
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int = 3072,
+    positions: int = 512,
+    padding: int = 0,
+    epsilon: float = 1e-5,
+    activation: str = "gelu",
+    pooling: str = "first",
+    start: int | None = None,
+    stop: int | None = None,
+) -> EncoderNet:
+    """RoBERTa-base as a classifier, without dropout.
+
+    RoBERTa-large has ``layers = 24``, ``width = 1024``, ``heads = 16`` and ``hidden = 4096``. The
+    head, a dense layer with tanh and the logits, is called ``pooler`` and ``classifier`` here too.
+    The first token has row ``padding + 1`` of the table of positions, and padding row `padding`,
+    as published: the table has ``positions + padding + 1`` rows. There is one segment.
+
+    Args:
+        shape: (length,) of one example.
+        classes: how many logits.
+        vocabulary: how many tokens there are, padding among them; RoBERTa's own has 50,265.
+        rngs: where the initial parameters come from.
+        layers: how many blocks.
+        width: features of a token.
+        heads: of each attention.
+        hidden: width between the two dense layers of a block.
+        positions: how long a sequence may be.
+        padding: the padding's token: 0 in this package's data sets of hashed words, 1 in RoBERTa's
+            own vocabulary.
+        epsilon: of the normalisations.
+        activation: between the dense layers of a block.
+        pooling: "first" or "mean", what the pooler reads; "first_direct" or "mean_direct" for
+            logits without the pooler.
+        start: begin with the states before this block, in place of tokens.
+        stop: end with the states after so many blocks, in place of logits.
+
+    References: Liu et al., RoBERTa, 2019, https://arxiv.org/abs/1907.11692; Automatic Clipping,
+    tables 2 and 3.
+    """
+    return EncoderNet(
+        shape,
+        classes,
+        vocabulary=vocabulary,
+        layers=layers,
+        width=width,
+        heads=heads,
+        hidden=hidden,
+        positions=positions,
+        segments=1,
+        separator=None,
+        padding=padding,
+        offset=padding + 1,
+        epsilon=epsilon,
+        activation=activation,
+        pooling=pooling,
+        pooler_activation="tanh",
+        start=start,
+        stop=stop,
+        rngs=rngs,
+    )
+
+
+ROBERTA = Family(
+    name="roberta",
+    prefix="roberta.",
+    classifier="RobertaForSequenceClassification",
+    options={
+        **ENCODER_OPTIONS,
+        "hidden": "intermediate_size",
+        "positions": "max_position_embeddings",
+        "epsilon": "layer_norm_eps",
+        "activation": "hidden_act",
+    },
+    fixed={"position_embedding_type": "absolute", "type_vocab_size": 1},
+    layers={
+        "embeddings/tokens": "embeddings.word_embeddings",
+        "embeddings/positions": "embeddings.position_embeddings",
+        "embeddings/segments": "embeddings.token_type_embeddings",
+        "embeddings/norm": "embeddings.LayerNorm",
+    },
+    block="encoder.layer.{}.",
+    block_layers=ENCODER_BLOCK,
+    head={"pooler": "classifier.dense", "classifier": "classifier.out_proj"},
+    positions_after_padding=True,
+)
+"""RoBERTa's names in Hugging Face's files."""

@@ -1,0 +1,137 @@
+"""Experiments that start from a pre-trained network: its texts, its weights, its frozen states."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import data, models
+from dpjax.data import Dataset, Split
+from dpjax.models import CachedStates, LoRA, Network
+from dpjax.train.config import Experiment
+from dpjax.train.parameters import read_weights
+
+__all__ = ["build_network", "load_dataset", "starting_weights", "with_frozen_states"]
+
+
+def load_dataset(
+    experiment: Experiment, directory: str | os.PathLike[str] | None = None
+) -> Dataset:
+    """Loads an experiment's data by name; texts with its pre-trained network's own tokens.
+
+    Args:
+        experiment: says which data, which network and how many tokens an example has.
+        directory: as for `dpjax.data.load`.
+    """
+    config, tokenizer = experiment.data, None
+    if experiment.model.pretrained is not None:
+        tokenizer = models.pretrained_tokenizer(experiment.model.pretrained)
+    return data.load(config.name, directory, tokenizer, config.length)
+
+
+def build_network(experiment: Experiment, dataset: Dataset) -> Network:
+    """Returns an experiment's network for its data: new, pre-trained, or a part of one.
+
+    With ``train.cache_frozen`` and data that are states already, it is the part from the first
+    trained block on.
+    """
+    model = experiment.model
+    if model.pretrained is None:
+        network = models.build(
+            model.name, dataset.shape, dataset.classes, dataset.vocabulary, **model.options
+        )
+    else:
+        network = _pretrained(experiment, dataset)
+    return network if model.lora is None else models.add_lora(network, LoRA(**model.lora))
+
+
+def _pretrained(experiment: Experiment, dataset: Dataset) -> Network:
+    directory = experiment.model.pretrained
+    assert directory is not None
+    network, tokenizer = models.pretrained_network(
+        directory, dataset.classes, dataset.shape[0], **experiment.model.options
+    )
+    if tokenizer is not None and dataset.vocabulary != tokenizer.vocabulary:
+        raise ValueError(
+            f"{dataset.name} was read as {dataset.vocabulary} tokens: expected the "
+            f"{tokenizer.vocabulary} of the tokenizer in {directory}; load it with that"
+        )
+    if len(dataset.shape) == 1:
+        return network
+    return _halves(experiment, network).suffix
+
+
+def _halves(experiment: Experiment, network: Network, params: Any = None) -> models.Halves:
+    params = jax.eval_shape(network.init, jax.random.key(0)) if params is None else params
+    block = models.first_trained_block(params, experiment.model.trainable)
+    return models.cut(network, params, block)
+
+
+def starting_weights(experiment: Experiment, network: Network) -> Mapping[str, Any] | None:
+    """Returns the parameters that an experiment starts from, by path; None for new ones."""
+    model = experiment.model
+    if model.pretrained is not None:
+        return models.pretrained_weights(model.pretrained, network)
+    return None if model.weights is None else read_weights(model.weights)
+
+
+class _StateRows:
+    """States before a block, and labels, read when they are asked for."""
+
+    def __init__(self, states: CachedStates, labels: np.ndarray) -> None:
+        self._states, self._labels = states, labels
+        self.shape: tuple[int, ...] = states.shape[1:]
+        self.dtype = np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitems__(self, rows: Sequence[int] | np.ndarray) -> Split:
+        return Split(self._states.__getitems__(rows), self._labels[np.asarray(rows)])
+
+
+def with_frozen_states(experiment: Experiment, dataset: Dataset) -> Dataset:
+    """Returns the data as states before the first trained block, if the experiment asks for it.
+
+    They are computed once and kept in ``run.cache_dir``, or in ``frozen_states`` in the directory
+    of the data sets.
+
+    Raises:
+        ValueError: the embeddings are trained, or the states take more than ``run.cache_limit``.
+    """
+    if not experiment.train.cache_frozen or len(dataset.shape) == 2:
+        return dataset
+    model = experiment.model
+    if model.pretrained is None:
+        raise ValueError("train.cache_frozen = true: expected model.pretrained with it")
+    if model.lora is not None:
+        raise ValueError(
+            "train.cache_frozen = true with model.lora: expected none; updates in every block "
+            "leave no frozen beginning"
+        )
+    network = _pretrained(experiment, dataset)
+    whole = models.from_pretrained(
+        model.pretrained, classes=dataset.classes, length=dataset.shape[0], **model.options
+    )
+    halves = _halves(experiment, network, whole.params)
+    folder = experiment.run.cache_dir or data.data_directory() / "frozen_states"
+
+    def states_of(tokens: np.ndarray) -> CachedStates:
+        return models.cache_states(
+            halves.prefix,
+            halves.prefix_params,
+            tokens,
+            folder,
+            limit=experiment.run.cache_limit * 1e9,
+        )
+
+    private, test = dataset.examples, dataset.test
+    held_out = states_of(test.x)
+    return dataclasses.replace(
+        dataset,
+        train=_StateRows(states_of(private.x), private.y),
+        test=Split(held_out.__getitems__(np.arange(len(held_out))), test.y),
+    )
