@@ -55,7 +55,7 @@ class Case:
         name, side = self.experiment.data.name, self.network.side
         classes = source_of(name).classes
         y = rng.integers(0, classes, n).astype(np.int32)
-        if name in ("names", "ag_news_subset", "sst2", "qnli", "qqp", "mnli"):
+        if name in ("names", "ag_news_subset", "sst2", "qnli", "qqp", "mnli", "mnli_mm"):
             tokens = LETTERS.get(name, VOCABULARY)
             x = rng.integers(1, tokens, (n, side)).astype(np.int32)
             return Dataset(name, Split(x, y), Split(x, y), classes, vocabulary=tokens)
