@@ -52,6 +52,7 @@ _PARITY = 0x1BD11BDA
 # would take long to compile.
 _OWN_DRAW = 2**16
 _ROW = 128
+_PARTS = 4
 
 _LARGEST_LEAF = 2**39  # 8 bits of the first counter word and 31 of the second
 _MOST_LEAVES = 2**24
@@ -359,9 +360,20 @@ def _in_rows(
     rows = {number: -(-math.prod(shape) // _ROW) for number, shape in shapes.items()}
     leaf = np.repeat(np.fromiter(rows, np.uint32), list(rows.values()))
     begin = np.concatenate([np.arange(count, dtype=np.uint32) for count in rows.values()]) * _ROW
-    low = jnp.asarray(begin)[:, None] + jax.lax.iota(jnp.uint32, _ROW)
-    first = jnp.asarray(leaf << np.uint32(8))[:, None]
-    flat = _normal_at(key, first, jnp.zeros_like(low), low, dtype).reshape(-1)
+    first, begin = (np.pad(words, (0, -len(words) % _PARTS)) for words in (leaf << 8, begin))
+
+    def draw(words: Words) -> jax.Array:
+        first, begin = words
+        low = begin[:, None] + jax.lax.iota(jnp.uint32, _ROW)
+        return _normal_at(key, first[:, None], jnp.zeros_like(low), low, dtype)
+
+    def in_parts(words: Words) -> jax.Array:
+        # Else XLA's CPU compiler writes the whole draw once more for each leaf that takes a slice.
+        parts = [word.reshape(_PARTS, len(word) // _PARTS) for word in words]
+        return jax.lax.map(draw, (parts[0], parts[1])).reshape(-1, _ROW)
+
+    words = (jnp.asarray(first), jnp.asarray(begin))
+    flat = jax.lax.platform_dependent(words, cpu=in_parts, default=draw).reshape(-1)
     drawn: dict[int, jax.Array] = {}
     start = 0
     for number, shape in shapes.items():

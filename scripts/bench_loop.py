@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import data
 from dpjax.data import Dataset, Pixels, Split
+from dpjax.sampling import Packed
 from dpjax.train import Experiment, Program, TrainState, build_program
 from dpjax.train.mesh import DeviceRunner, HostRunner
 from dpjax.train.task import Examples, examples_of
@@ -86,7 +88,10 @@ class Bench:
         self.around = [jax.device_put(_leading(train, n * case.chunk)) for n in (low, low + 1)]
 
     def _bare(self, state: TrainState, batch: Examples) -> tuple[TrainState, Any]:
-        return self.program.finish(state, self.program.gradients_of(state)(state.params, batch))
+        rows = len(batch.y)
+        packed = Packed(jnp.arange(rows), jnp.int32(rows), self.program.plan.sampling)
+        grads = self.program.gradients_of(state)(state.params, batch, packed)
+        return self.program.finish(state, grads)
 
     def _padded_rows(self) -> float:
         """Returns the mean number of padded rows of the steps that the loops take."""

@@ -1,4 +1,4 @@
-"""Convolutions in the one layout that XLA's CPU compiler is fast at, wherever they stand.
+"""Convolutions in the one layout that XLA's CPU compiler is fast at, where a CPU runs them.
 
 Inside a loop (a chunk loop, a scan over steps) that compiler leaves a convolution in the layout it
 was written in, and runs any but channels-last with a plain nest of loops: the gradients of a small
@@ -7,6 +7,7 @@ derivative of a channels-last convolution is not channels-last; here it is made 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,15 +15,17 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from dpjax.gradients.jaxprs import called_program, evaluate
+from dpjax.gradients.platforms import Platform, by_platform
 
 __all__ = ["channels_last_convolutions"]
 
 
 def channels_last_convolutions(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the same function with its convolutions written channels last.
+    """Returns the same function with its convolutions written channels last on a CPU.
 
-    Operands and results are transposed around each convolution; values are the same but for the
-    order of summation. Convolutions inside loops and branches of `fn` itself stay as they are.
+    On other platforms they stay as they are. Operands and results are transposed around each
+    convolution; values are the same but for the order of summation. Convolutions inside loops and
+    branches of `fn` itself stay as they are.
 
     Args:
         fn: a function of pytrees of arrays.
@@ -61,13 +64,19 @@ def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) ->
     for eqn in jaxpr.eqns:
         values = [read(atom) for atom in eqn.invars]
         if eqn.primitive.name == "conv_general_dilated":
-            found: Sequence[Any] = [_channels_last(*values, **eqn.params)]
+            found: Sequence[Any] = [by_platform(partial(_written, eqn), *values)]
         elif (called := called_program(eqn)) is not None and _convolves(called[0]):
             found = _evaluated(*called, values)
         else:
             found = evaluate(eqn, values)
         known.update(zip(eqn.outvars, found, strict=True))
     return [jnp.asarray(read(atom)) for atom in jaxpr.outvars]
+
+
+def _written(eqn: Any, platform: Platform, image: jax.Array, kernel: jax.Array) -> jax.Array:
+    if platform.name == "cpu":
+        return _channels_last(image, kernel, **eqn.params)
+    return evaluate(eqn, [image, kernel])[0]
 
 
 def _channels_last(
@@ -89,29 +98,38 @@ def _channels_last(
 
 
 def _convolved(image: jax.Array, kernel: jax.Array, last: Any, arguments: dict[str, Any]) -> Any:
-    """Convolves in the layout `last`, channels last; some groups one after the other.
+    """Convolves in the layout `last`, channels last; in float64 one group after the other.
 
     The compiler makes groups of the batch, and in float64 any groups, a dense kernel with zeros:
-    what is not finite in one of them (an example, under vmap) would become NaN in all.
+    what is not finite in one of them (an example, under vmap) would become NaN in all. So groups of
+    the batch are written as groups of channels, and in float64 groups are taken in turns.
     """
-    groups = {name: arguments[name] for name in ("feature_group_count", "batch_group_count")}
-    count = max(groups.values())
-    if count == 1 or (image.dtype != jnp.float64 and groups["batch_group_count"] == 1):
+    if (count := arguments["batch_group_count"]) > 1:
+        image = _behind(_in_front(image, count, 0), image.ndim - 1)
+        arguments = {**arguments, "batch_group_count": 1, "feature_group_count": count}
+    count = arguments["feature_group_count"]
+    if count == 1 or image.dtype != jnp.float64:
         return jax.lax.conv_general_dilated(image, kernel, dimension_numbers=last, **arguments)
-    axis = -1 if groups["feature_group_count"] > 1 else 0
-    images, kernels = _split(image, count, axis), _split(kernel, count, -1)
-    alone = {**arguments, **dict.fromkeys(groups, 1)}
+    alone = {**arguments, "feature_group_count": 1}
 
     def one(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
         return jax.lax.conv_general_dilated(pair[0], pair[1], dimension_numbers=last, **alone)
 
-    found = jax.lax.map(one, (images, kernels))
-    return jnp.concatenate(list(found), axis=-1)
+    axis = image.ndim - 1
+    found = jax.lax.map(one, (_in_front(image, count, axis), _in_front(kernel, count, axis)))
+    return _behind(found, axis)
 
 
-def _split(x: jax.Array, parts: int, axis: int) -> jax.Array:
+def _in_front(x: jax.Array, parts: int, axis: int) -> jax.Array:
     """Returns the parts of `x` along an axis, stacked in front."""
-    return jnp.stack(jnp.split(x, parts, axis=axis))
+    shape = (*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+
+def _behind(parts: jax.Array, axis: int) -> jax.Array:
+    """Returns stacked parts laid end to end along an axis."""
+    x = jnp.moveaxis(parts, 0, axis)
+    return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
 def _arguments(parameters: dict[str, Any]) -> dict[str, Any]:

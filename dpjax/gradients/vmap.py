@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import row_norms, settled
+from dpjax.gradients.platforms import Platform, assumption, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.twofloat import TwoFloat, weighted_row_sum
 
@@ -75,7 +77,7 @@ class MaterialisedChunk:
             jnp.max(jnp.abs(w) * n, initial=0.0) * _ROOM
             for w, n in zip(columns, lengths, strict=True)
         ]
-        sums = _weighted_sums(leaves, columns, most, keep, norms)
+        sums = _weighted_sums(leaves, columns, most, keep, norms, assumption())
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def rerounding(self, rows: int) -> float:
@@ -107,32 +109,40 @@ def vmap_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> Materia
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     data = loss_arguments(chunk, key)
     grads_of = jax.vmap(grad_fn, in_axes=(None, *(0 for _ in data)))
-    if jax.default_backend() == "cpu":
-        grads_of = channels_last_convolutions(grads_of)
-    (_, aux), grads = grads_of(params, *data)
+    (_, aux), grads = channels_last_convolutions(grads_of)(params, *data)
     return MaterialisedChunk(settled(grads), chunk.real, aux)
 
 
-@jax.jit  # an eager caller would recompile a bare cond each time
+# Jitted, since an eager caller would recompile a bare cond each time.
+@partial(jax.jit, static_argnames="platform")
 def _weighted_sums(
     leaves: list[jax.Array],
     columns: list[jax.Array],
     most: list[jax.Array],
     keep: jax.Array,
     norms: jax.Array,
+    platform: Platform | None,
 ) -> list[TwoFloat]:
+    del platform  # what is assumed is part of the program
+
     def sums(rows: list[jax.Array]) -> list[TwoFloat]:
         return jax.tree.map(weighted_row_sum, columns, rows, most)
 
-    return over_clean_rows(sums, leaves, keep, norms)
+    return by_platform(
+        lambda platform, leaves: over_clean_rows(platform, sums, leaves, keep, norms), leaves
+    )
 
 
-def over_clean_rows(fn: Callable[[Any], Any], rows: Any, keep: jax.Array, norms: jax.Array) -> Any:
+def over_clean_rows(
+    platform: Platform, fn: Callable[[Any], Any], rows: Any, keep: jax.Array, norms: jax.Array
+) -> Any:
     """Returns ``fn(rows)``, in which rows that are not finite are zeros.
 
-    A masked copy of all rows is expensive, and made only if a row is not finite.
+    On a CPU a masked copy of all rows is expensive, and made only if a row is not finite. Elsewhere
+    the mask is part of reading them, and a branch costs more.
 
     Args:
+        platform: where it runs.
         fn: a sum over rows in which a row that is not kept has weight 0.
         rows: pytree of arrays with a leading axis.
         keep: (k,) bool, the rows that are real and finite.
@@ -144,6 +154,8 @@ def over_clean_rows(fn: Callable[[Any], Any], rows: Any, keep: jax.Array, norms:
             return leaf
         return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
 
+    if not platform.serial:
+        return fn(jax.tree.map(masked, rows))
     return jax.lax.cond(
         jnp.all(jnp.isfinite(norms)), fn, lambda dirty: fn(jax.tree.map(masked, dirty)), rows
     )

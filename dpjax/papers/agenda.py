@@ -9,6 +9,7 @@ from dpjax.data import File, Folder, data_directory, source_of
 from dpjax.papers import Cell, SeededRun, Store, recipe_of
 from dpjax.papers.prerequisites import Prerequisite
 from dpjax.papers.recipe import Recipe
+from dpjax.papers.running import pretrained_path
 
 __all__ = ["Agenda", "agenda_of", "why_not_here"]
 
@@ -39,7 +40,11 @@ class Agenda:
 
 
 def agenda_of(
-    cells: Iterable[Cell], store: Store, seeds: int, data_dir: str | None = None
+    cells: Iterable[Cell],
+    store: Store,
+    seeds: int,
+    data_dir: str | None = None,
+    pretrained: str | None = None,
 ) -> Agenda:
     """Returns the runs that cells need and the store does not have.
 
@@ -48,9 +53,10 @@ def agenda_of(
         store: the finished runs.
         seeds: the number of seeds of each result.
         data_dir: the folder of the data sets.
+        pretrained: as for `why_not_here`.
     """
     recipes = [(cell, recipe_of(cell, store.findings)) for cell in cells]
-    reasons = [(cell, why_not_here(recipe, data_dir)) for cell, recipe in recipes]
+    reasons = [(cell, why_not_here(recipe, data_dir, pretrained)) for cell, recipe in recipes]
     able = [recipe for (_, recipe), (_, why) in zip(recipes, reasons, strict=True) if not why]
     questions = {q.key: q for recipe in able if (q := recipe.waits_for) is not None}
     results, undecided = [], 0
@@ -74,18 +80,22 @@ def _new(runs: Sequence[SeededRun], store: Store) -> tuple[SeededRun, ...]:
     return tuple({run.key: run for run in runs if run.key not in store.records}.values())
 
 
-def why_not_here(recipe: Recipe, data_dir: str | None = None) -> str:
+def why_not_here(recipe: Recipe, data_dir: str | None = None, pretrained: str | None = None) -> str:
     """Returns why a recipe cannot be run on this machine; empty if it can.
 
     Args:
         recipe: the recipe.
         data_dir: the folder of the data sets, as `dpjax.data.load` takes it.
+        pretrained: a Hugging Face directory, or a folder of several by their published names.
     """
     if recipe.experiment is None:
         return recipe.obstacle
     reasons = []
-    if recipe.needs and recipe.experiment.model.weights is None:
-        reasons.append(f"needs {recipe.needs}")
+    model = recipe.experiment.model
+    if recipe.needs and model.weights is None:
+        here = model.pretrained and pretrained and pretrained_path(model.pretrained, pretrained)
+        if not here:
+            reasons.append(f"needs {recipe.needs}")
     source = source_of(recipe.experiment.data.name)
     folder = data_directory(data_dir) / (source.folder or "")
     missing = [entry for entry in source.files if not _is_there(entry, folder)]

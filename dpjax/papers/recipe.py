@@ -60,7 +60,8 @@ class Recipe:
             that a tuning budget leaves. Until then `experiment` is a placeholder.
         obstacle: why there is no run.
         computed: the number itself where a formula gives it, and no run is needed.
-        needs: what is required besides data sets: pre-trained weights.
+        needs: what is required besides data sets: pre-trained weights. ``model.pretrained`` of the
+            experiment is then the published name of their directory.
         ours: settings that the paper leaves open, and the values used here.
     """
 

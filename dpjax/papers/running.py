@@ -14,7 +14,7 @@ from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
 from dpjax.train import load_dataset, train
 from dpjax.train.identity import Environment
 
-__all__ = ["run_all"]
+__all__ = ["pretrained_path", "run_all"]
 
 _BYTES_PER_RUN = 2 * 2**30  # a small network with its data and its compiled program
 _loaded: dict[str, Dataset] = {}
@@ -26,6 +26,7 @@ def run_all(
     data_dir: str | None = None,
     workers: int | None = None,
     say: Callable[[str], None] = lambda text: None,
+    pretrained: str | None = None,
 ) -> None:
     """Trains the runs that the store does not have; interrupted ones resume.
 
@@ -35,6 +36,7 @@ def run_all(
         data_dir: as `dpjax.data.load` takes it.
         workers: how many at once; None for as many as there are cores, and memory for them.
         say: called with a line for each run that ends.
+        pretrained: where pre-trained networks lie, as `pretrained_path` takes it.
     """
     different = {run.key: run for run in runs}
     todo = [run for key, run in different.items() if key not in store.records]
@@ -47,13 +49,15 @@ def run_all(
         cores.put(core)
     begun = time.monotonic()
     with ProcessPoolExecutor(count, context, _take_core, (cores, count)) as pool:
-        waiting = {pool.submit(_trained, run, store.path, data_dir): run for run in todo}
+        waiting = {
+            pool.submit(_trained, run, store.path, data_dir, pretrained): run for run in todo
+        }
         try:
             _collect(waiting, store, begun, say)
         except BaseException:
             # Do not wait for running trainings: they resume from their last checkpoint next time.
             for child in multiprocessing.active_children():
-                child.terminate()
+                child.kill()  # SIGTERM would make it save first, and take the next run
             raise
 
 
@@ -87,6 +91,22 @@ def _collect(
         raise ValueError(f"{len(failed)} of {total} runs failed; the first: {failed[0]}")
 
 
+def pretrained_path(name: str, directory: str) -> Path | None:
+    """Returns where a pre-trained network lies: in a folder of its name, or the folder itself.
+
+    Args:
+        name: its published name, such as "roberta-base".
+        directory: the network's own directory, or one of several by their names.
+
+    Returns:
+        The directory; None if there is none.
+    """
+    for path in (Path(directory) / name, Path(directory)):
+        if (path / "config.json").is_file():
+            return path
+    return None
+
+
 def _workers() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), memory // _BYTES_PER_RUN))
@@ -102,16 +122,20 @@ def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
 
 
 def _trained(
-    run: SeededRun, path: Path, data_dir: str | None
+    run: SeededRun, path: Path, data_dir: str | None, pretrained: str | None = None
 ) -> tuple[RunRecord, list[CurvePoint]]:
-    name = f"{run.experiment.data} {run.experiment.model.pretrained}"
+    experiment, published = run.seeded, run.experiment.model.pretrained
+    if published is not None and pretrained is not None:
+        here = pretrained_path(published, pretrained) or published
+        experiment = experiment.set("model.pretrained", str(here))
+    name = f"{experiment.data} {published}"
     if name not in _loaded:
         _loaded.clear()  # one data set at a time
-        _loaded[name] = load_dataset(run.experiment, data_dir)
+        _loaded[name] = load_dataset(experiment, data_dir)
     store = Store(path)
     folder = store.work(run)
     if folder.exists and folder.identity().environment != Environment.current():
         store.discard_work(run)  # begun under other versions, so it cannot be resumed
     begun = time.monotonic()
-    result = train(run.seeded, _loaded[name], folder.path, resume=folder.exists)[0]
+    result = train(experiment, _loaded[name], folder.path, resume=folder.exists)[0]
     return recorded(run, result.folder, time.monotonic() - begun)

@@ -141,6 +141,13 @@ class Checkpoints:
             self._manager = None
             raise failure
 
+    def close(self) -> None:
+        """Waits, and ends Orbax's threads; a later `save` starts them again."""
+        self.wait()
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
     def steps(self) -> list[int]:
         """Returns the steps of the complete checkpoints, oldest first; no file is read."""
         if self._sealing is not None:

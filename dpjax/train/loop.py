@@ -127,7 +127,8 @@ class _Loop:
             self._last = self._last or self._evaluated_before()
             if not self._last:
                 self._evaluate()
-            self._wait()
+            for run in self._runs:
+                run.checkpoints.close()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 chunk = self._plan.experiment.train.chunk

@@ -55,11 +55,12 @@ class Lines(Progress):
     def __init__(self, label: str = "") -> None:
         """Prints nothing yet."""
         self._label = f"{label}: " if label else ""
-        self._printed, self._numbers, self._waiting = -_SECONDS_PER_LINE, "", False
+        self._numbers, self._waiting = "", False
 
     def begin(self, plan: Plan, step: int) -> None:
         """Keeps how many steps there are."""
         self._steps, self._step, self._rate = plan.steps, step, 0.0
+        self._printed = time.monotonic() - _SECONDS_PER_LINE  # the first evaluation is shown
 
     def stepped(self, step: int, rate: float) -> None:
         """Prints how far the run is, if the last line is old."""

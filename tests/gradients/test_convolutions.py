@@ -1,6 +1,7 @@
 """Convolutions rewritten channels last: the same values, and the layout that is asked for."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 import dpjax
 from dpjax.gradients.convolutions import channels_last_convolutions
+from dpjax.gradients.platforms import CPU, assumed
 
 CHANNELS_LAST = {3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "HWIO", "NHWC")}
 
@@ -56,7 +58,8 @@ def test_any_layout_gives_the_sum_over_the_window(specs, strides, padding, dilat
     rewritten = channels_last_convolutions(jax.jit(conv))
     found = moved(np.asarray(rewritten(x, k), np.float64), specs[2], "NHWC")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    assert all(map(is_channels_last, layouts(jax.make_jaxpr(rewritten)(x, k).jaxpr)))
+    with assumed(CPU):
+        assert all(map(is_channels_last, layouts(jax.make_jaxpr(rewritten)(x, k).jaxpr)))
     assert not all(map(is_channels_last, layouts(jax.make_jaxpr(conv)(x, k).jaxpr)))
 
 
@@ -119,10 +122,10 @@ def test_gradients_in_the_chunk_loop_are_channels_last_and_those_of_jax():
         )
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
-    numbers = list(layouts(jax.make_jaxpr(clipped)(params, data).jaxpr))
+    with assumed(CPU):
+        numbers = list(layouts(jax.make_jaxpr(partial(clipped))(params, data).jaxpr))
     assert len(numbers) >= 4
-    if jax.default_backend() == "cpu":
-        assert all(map(is_channels_last, numbers))
+    assert all(map(is_channels_last, numbers))
     plain = jax.make_jaxpr(jax.vmap(jax.grad(cnn), in_axes=(None, 0)))(params, data)
     assert not all(map(is_channels_last, layouts(plain.jaxpr)))  # what would run in the loop
 

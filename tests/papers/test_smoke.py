@@ -53,6 +53,7 @@ def smoked(experiment):
     model = experiment.model.name
     values = {"train.batch_size": 4, "train.steps": 2, "train.chunk": 4}
     values |= {f"model.{key}": value for key, value in SMALLER.get(model, {}).items()}
+    values["model.pretrained"] = "none"  # new weights will do
     values |= {"privacy.epsilon": "none", "privacy.delta": 0.1, "method.noise_multiplier": 0.1}
     return experiment.with_values(values)
 

@@ -92,8 +92,14 @@ class Victim:
         return self.folder.with_name(f"{self.folder.name}.err")
 
     def finish(self) -> None:
-        for process in self.start():
-            assert process.wait(timeout=400) == 0, self.said.read_text()[-1000:]
+        processes = self.start()
+        try:
+            codes = [process.wait(timeout=400) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        assert not any(codes), self.said.read_text()[-1000:]
 
     def terminate_when(self, moment: Callable[[float], bool]) -> None:
         """Sends SIGTERM at a moment to the last of the processes; all save and say so."""
@@ -237,7 +243,7 @@ def test_killed_before_its_beginning_inside_a_write_and_between(whole, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_twenty_kills_and_five_terminations(tmp_path, cache, processes):
-    steps, kills = 200 if processes == 1 else 60, 20
+    steps, kills = 200, 20
     whole = Victim(tmp_path / "whole", cache, steps, processes)
     victim = Victim(tmp_path / "run", cache, steps, processes)
     begun = time.monotonic()
@@ -246,10 +252,14 @@ def test_twenty_kills_and_five_terminations(tmp_path, cache, processes):
     for kill in range(kills):
         share = steps * (kill + 1) // (kills + 2)  # some steps are left for the next kills
         step = rng.choice(range(max(victim.saved(), 0), share) or [victim.saved()])
+        if processes > 1:  # before they have met, the others wait for minutes
+            step = victim.saved() + 1
         moment = (
             victim.inside_a_write(step, lag=rng.uniform(0, 0.05)),
             victim.behind(step, lag=rng.uniform(0, 0.2)),
-            victim.at(rng.uniform(0, seconds / 2), at_most=share),
+            victim.at(rng.uniform(0, seconds / 2), at_most=share)
+            if processes == 1
+            else victim.behind(step, lag=rng.uniform(0, 1)),
         )[kill % 3]
         cut_short.append(victim.kill_when(moment, kill % processes))
         if kill % 4 == 3:

@@ -6,9 +6,10 @@ import pytest
 
 from dpjax import data
 from dpjax.cli import main
-from dpjax.train import Run, RunFolder, build_program
+from dpjax.train import Run, RunFolder, build_program, mesh, training
 from dpjax.train.task import data_marks
 from tests.conftest import STORE, WORKER
+from tests.train.small import experiment
 from tests.train.test_kill import Victim, flags
 
 STEPS = 8
@@ -68,3 +69,16 @@ def test_processes_that_were_asked_for_different_things_are_refused(tmp_path):
     assert second.wait(timeout=400) == 2
     assert first.wait(timeout=400) != 0
     assert "was given another experiment than process 0" in victim.said.read_text()
+
+
+def test_the_key_is_that_of_the_first_process(monkeypatch):
+    """Without a seed every process draws a key of its own: two noises over one sum."""
+    first = np.array([7, 8], np.uint32)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(mesh, "agreed", lambda own: first if own.shape == (2,) else own)
+    asked = experiment()
+    roots = [jax.random.key_data(training._shared_root(asked)) for _ in range(2)]
+    assert all(np.array_equal(root, first) for root in roots)
+    monkeypatch.setattr(mesh, "agreed", lambda own: own + 1)
+    with pytest.raises(ValueError, match="was given another experiment than process 0"):
+        training._shared_root(asked)

@@ -37,6 +37,12 @@ __all__ = ["EXPLAIN", "RUN"]
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     add_cell_flags(parser)
     add_workers_flag(parser)
+    parser.add_argument(
+        "--pretrained",
+        metavar="DIR",
+        help="a pre-trained network's Hugging Face directory, or a folder that holds several by "
+        "their published names, as roberta-base",
+    )
 
 
 def _run_cells(args: argparse.Namespace) -> int:
@@ -52,7 +58,7 @@ def _run_cells(args: argparse.Namespace) -> int:
 
 def _make(cells: list[Cell], store: Store, args: argparse.Namespace) -> None:
     def agenda() -> Agenda:
-        return agenda_of(cells, store, args.seeds, args.data_dir)
+        return agenda_of(cells, store, args.seeds, args.data_dir, args.pretrained)
 
     first = agenda()
     for why, count in first.obstacles.items():
@@ -66,7 +72,7 @@ def _make(cells: list[Cell], store: Store, args: argparse.Namespace) -> None:
 def _train(runs: tuple[SeededRun, ...], store: Store, args: argparse.Namespace) -> None:
     if runs:
         say(f"{len(runs)} runs on {args.workers or os.cpu_count()} cores")
-        run_all(runs, store, args.data_dir, workers_of(args), say)
+        run_all(runs, store, args.data_dir, workers_of(args), say, args.pretrained)
 
 
 def _find(wanted: Prerequisite, store: Store, data_dir: str | None) -> None:
@@ -100,6 +106,7 @@ RUN = Command(
     (
         "dpjax papers run dc-sgd/IV --rows mnist --seeds 1",
         "dpjax papers run psasc/III --rows mnist --rows dp-psac,dp-psasc",
+        "dpjax papers run auto-clip/2 --rows sst2 --pretrained roberta-base",
     ),
 )
 

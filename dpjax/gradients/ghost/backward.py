@@ -31,6 +31,7 @@ from dpjax.gradients.ghost.trace import (
     Scan,
 )
 from dpjax.gradients.jaxprs import evaluate
+from dpjax.gradients.platforms import Platform
 
 __all__ = ["Pass", "backward_pass", "by_leaf", "former"]
 
@@ -84,13 +85,11 @@ def backward_pass(
 
         return jax.vmap(one)(taps, jax.tree.leaves(data))
 
-    if jax.default_backend() == "cpu":
-        both = channels_last_convolutions(both)
-    return Pass(*both(list(leaves), data, taps))
+    return Pass(*channels_last_convolutions(both)(list(leaves), data, taps))
 
 
 def former(
-    block: Block, leaves: Sequence[jax.Array]
+    platform: Platform, block: Block, leaves: Sequence[jax.Array]
 ) -> Callable[[Sequence[Given]], list[jax.Array]]:
     """Returns the function from one example's `given`, for each site, to its gradients.
 
@@ -99,13 +98,13 @@ def former(
     memo = _Memo(leaves)
     values = [_values(memo, site) for site in block.sites]
     if block.direct:
-        return lambda given: [block.sites[0].gradient(given[0], values[0])]
+        return lambda given: [block.sites[0].gradient(platform, given[0], values[0])]
     pull = _pull_to_leaves(block, leaves)
 
     def gradients(given: Sequence[Given]) -> list[jax.Array]:
         found: dict[Node, jax.Array] = {}
         for site, own, value in zip(block.sites, given, values, strict=True):
-            part = site.gradient(own, value)
+            part = site.gradient(platform, own, value)
             found[site.node] = found[site.node] + part if site.node in found else part
         return pull(found)
 

@@ -12,9 +12,11 @@ rows is a lookup, whose gradient has as many rows as there are positions. Anythi
 differentiated as it is, by its own equation.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,6 +27,7 @@ from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.ghost.trace import Meeting, Node
 from dpjax.gradients.jaxprs import evaluate, is_differentiable, is_float
 from dpjax.gradients.norms import settled
+from dpjax.gradients.platforms import Platform
 from dpjax.twofloat import accumulation_dtype
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "is_lookup",
     "lookup_axis",
     "lookup_sizes",
+    "precision_of",
     "sites_of",
     "weighted_site_sum",
     "wide",
@@ -45,7 +49,10 @@ _FORMULAS = (
     *("concatenate", "select_n", "pad", "dynamic_slice", "dynamic_update_slice"),
 )
 
-_HIGHEST = jax.lax.Precision.HIGHEST
+_DEFAULT, _HIGHEST = jax.lax.Precision.DEFAULT, jax.lax.Precision.HIGHEST
+# The precisions of an equation at which matrix units may round their factors.
+_FEW_CHANNELS = 8
+_COARSE = (None, _DEFAULT, (_DEFAULT, _DEFAULT))
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ class _Contraction:
     """How one meeting is a contraction, in one turn of its loops.
 
     Attributes:
-        factors: from the data operand and the cotangent to the data's and the cotangent's factor.
+        factors: from the data operand and the cotangent to the data's and the cotangent's factor,
+            on a platform.
         layout: of the data's factor, "gtk" or "gkt", whichever it is copied in faster; that of the
             cotangent is "gtc".
         assembled: from the gradient (G, K, C) to the parameter's shape.
@@ -75,7 +83,7 @@ class _Contraction:
         copies: how often a number of the data appears in the first factor.
     """
 
-    factors: Callable[[jax.Array, jax.Array], _Factors]
+    factors: Callable[[Platform, jax.Array, jax.Array], _Factors]
     layout: str
     assembled: Callable[[jax.Array], jax.Array]
     sizes: tuple[int, int, int, int]
@@ -115,15 +123,24 @@ class Site:
                 t *= loop.length
         return g, t, k, c
 
-    def factors(self, given: Given) -> tuple[jax.Array, jax.Array]:
+    def factors(self, platform: Platform, given: Given) -> tuple[jax.Array, jax.Array]:
         """Returns both factors of one example in a dtype for sums; see `layouts`."""
         assert self.product is not None
         (operand,), (cotangent,) = given.kept, given.cotangents
-        of = self.product.factors
+        of: Any = partial(self.product.factors, platform)
         for _ in self.meeting.loops:
             of = jax.vmap(of)
         a, b = of(wide(operand), wide(cotangent))
         return self.merged(a, self.layouts[0]), self.merged(b, self.layouts[1])
+
+    def arithmetic(self, platform: Platform) -> Platform:
+        """Returns the platform, with float32 factors where the equation asks for precision."""
+        asked = self.meeting.eqn.params["precision"]
+        return replace(platform, bits=None) if asked not in _COARSE else platform
+
+    def rounded(self, platform: Platform, given: Given) -> Given:
+        """Returns a contraction's operands as its norm and its weighted sum both take them."""
+        return jax.tree.map(lambda x: self.arithmetic(platform).rounded(wide(x)), given)
 
     @property
     def layouts(self) -> tuple[str, str]:
@@ -144,17 +161,23 @@ class Site:
             shape.append(math.prod(factor.shape[axis] for axis in mine))
         return jnp.transpose(factor, order).reshape(shape)
 
-    def gradient(self, given: Given, values: Sequence[Any]) -> jax.Array:
+    def gradient(self, platform: Platform, given: Given, values: Sequence[Any]) -> jax.Array:
         """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
 
         Args:
+            platform: where it runs.
             given: what the pass left for this example.
             values: of the meeting's nodes, over all turns of their loops.
         """
         if self.product is None:
             return self._pulled_back(given, values)
-        a, b = self.factors(given)
-        return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b))
+        if platform.name == "gpu" and self.meeting.name == "conv_general_dilated":
+            # As a convolution in groups, without windows; it does not depend on the kernel.
+            kernel = jnp.zeros(self.node.shape, self.node.aval.dtype)
+            return self._pulled_back(given, [varying(kernel, varying_zero(given))])
+        a, b = self.factors(platform, given)
+        precision = precision_of(self.arithmetic(platform))
+        return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b, precision))
 
     def assembled(self, blocks: jax.Array) -> jax.Array:
         """Returns the gradient (G, K, C) of a contraction in the shape of the node."""
@@ -206,39 +229,66 @@ def wide(x: jax.Array) -> jax.Array:
     return settled(x).astype(accumulation_dtype(x)) if is_differentiable(x) else x
 
 
-def blocks_product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Returns a product for each block, exactly enough for a bound to hold; `how` as in einsum.
+def precision_of(platform: Platform) -> jax.lax.Precision:
+    """Returns the precision of products: the matrix units' own where factors are rounded to it."""
+    return _HIGHEST if platform.bits is None else _DEFAULT
+
+
+def blocks_product(how: str, a: jax.Array, b: jax.Array, precision: jax.lax.Precision) -> jax.Array:
+    """Returns a product for each block; `how` as in einsum.
 
     One block alone is a plain product of matrices, which CPUs are faster at than a batch of one.
     """
     if a.shape[0] > 1:
-        return jnp.einsum(how, a, b, precision=_HIGHEST)
-    return jnp.einsum(how.replace("g", ""), a[0], b[0], precision=_HIGHEST)[None]
+        return jnp.einsum(how, a, b, precision=precision)
+    return jnp.einsum(how.replace("g", ""), a[0], b[0], precision=precision)[None]
 
 
-def weighted_site_sum(site: Site, given: Given, weights: jax.Array) -> jax.Array:
+def weighted_site_sum(
+    platform: Platform, site: Site, given: Given, weights: jax.Array
+) -> jax.Array:
     """Returns ``sum_i w_i g_i`` by a site's node, in the shape of the node.
 
+    The smaller factor is weighted. Where factors are rounded it does not fit into one: it is taken
+    as the sum of two, which leave out at most ``2^-2bits`` of each entry, and the sum is that of
+    two products.
+
     Args:
+        platform: where it runs.
         site: a contraction, or a lookup of rows.
         given: what the pass left for all examples.
         weights: (N,).
     """
-    cotangent = wide(given.cotangents[0])
-    weighted = cotangent * weights.astype(cotangent.dtype).reshape(
-        (-1,) + (1,) * (cotangent.ndim - 1)
-    )
-    given = Given(tuple(wide(x) for x in given.kept), (weighted,))
-    if site.meeting.name == "dot_general":
-        a, b = jax.vmap(site.factors)(given)
-        return site.assembled(jnp.einsum(f"n{site.layouts[0]},ngtc->gkc", a, b, precision=_HIGHEST))
-    return _transposed(site, given, cotangent.dtype)
+    if site.product is None:
+        own, kept = replace(platform, bits=None), given.kept
+    else:
+        own = site.arithmetic(platform)
+        kept = tuple(own.rounded(wide(x)) for x in given.kept)
+    cotangent = own.rounded(wide(given.cotangents[0]))
+    of_data = site.product is not None and kept[0].size < cotangent.size
+    smaller = kept[0] if of_data else cotangent
+    weighted = smaller * weights.astype(smaller.dtype).reshape((-1,) + (1,) * (smaller.ndim - 1))
+    parts = [weighted]
+    if own.bits is not None and weighted.dtype == jnp.float32:
+        high = own.rounded(weighted)
+        parts = [high, own.rounded(weighted - high)]
+    precision = precision_of(own)
+
+    def summed(part: jax.Array) -> jax.Array:
+        both = Given((part,), (cotangent,)) if of_data else Given(kept, (part,))
+        if site.meeting.name != "dot_general":
+            return _transposed(site, both, cotangent.dtype, precision)
+        a, b = jax.vmap(partial(site.factors, platform))(both)
+        how = f"n{site.layouts[0]},ngtc->gkc"
+        return site.assembled(jnp.einsum(how, a, b, precision=precision))
+
+    return sum(map(summed, parts[1:]), start=summed(parts[0]))
 
 
-def _transposed(site: Site, given: Given, dtype: Any) -> jax.Array:
+def _transposed(site: Site, given: Given, dtype: Any, precision: jax.lax.Precision) -> jax.Array:
     """Returns the gradient of the batched equation by the operand that all examples share."""
     meeting = site.meeting
-    exact = {"precision": (_HIGHEST, _HIGHEST), "preferred_element_type": jnp.dtype(dtype)}
+    exact = {"precision": (precision, precision), "preferred_element_type": jnp.dtype(dtype)}
     exact = {name: value for name, value in exact.items() if name in meeting.eqn.params}
 
     def one(value: jax.Array, kept: Any) -> jax.Array:
@@ -254,9 +304,7 @@ def _transposed(site: Site, given: Given, dtype: Any) -> jax.Array:
         shared = varying(jnp.zeros(site.node.shape, dtype), varying_zero(given))
         return jax.vjp(lambda value: batched(value, given.kept), shared)[1](given.cotangents[0])[0]
 
-    if jax.default_backend() == "cpu":
-        pulled = channels_last_convolutions(pulled)
-    return pulled(given)
+    return channels_last_convolutions(pulled)(given)
 
 
 def is_lookup(meeting: Meeting) -> bool:
@@ -319,7 +367,8 @@ def _dot(eqn: Any, position: int) -> _Contraction:
     g, t, k, c = sizes
     order = (*batched[own], *contracted[own], *free)
 
-    def factors(operand: jax.Array, cotangent: jax.Array) -> _Factors:
+    def factors(platform: Platform, operand: jax.Array, cotangent: jax.Array) -> _Factors:
+        del platform
         axes = (*batched[other], *positions, *contracted[other])
         a = jnp.transpose(operand, axes).reshape(g, t, k)
         if own == 1:
@@ -372,9 +421,48 @@ def _conv(eqn: Any) -> _Contraction | None:
         x = x.reshape(math.prod(offsets), groups, per_group, t)
         return jnp.swapaxes(x, 0, 1).reshape(groups, k, t)
 
-    def factors(operand: jax.Array, cotangent: jax.Array) -> _Factors:
+    def beside(operand: jax.Array) -> jax.Array:
+        """Returns the same, from slices laid side by side behind the channels."""
+        x = jnp.transpose(operand, (batch, *space, features))
+        x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+        slices = []
+        for offset in itertools.product(*map(range, offsets)):
+            begin = [
+                i * dilation for i, dilation in zip(offset, parameters["rhs_dilation"], strict=True)
+            ]
+            strides = parameters["window_strides"]
+            end = [
+                i + (n - 1) * stride + 1 for i, n, stride in zip(begin, rows, strides, strict=True)
+            ]
+            slices.append(
+                jax.lax.slice(
+                    x,
+                    (0, *begin, 0),
+                    (image[batch], *end, image[features]),
+                    (1, *strides, 1),
+                )
+            )
+        x = jnp.concatenate(slices, axis=-1).reshape(t, len(slices), groups, per_group)
+        return jnp.transpose(x, (2, 1, 3, 0)).reshape(groups, k, t)
+
+    def patches(operand: jax.Array) -> jax.Array:
+        """Returns the same, by a convolution with a kernel of zeros and ones."""
+        names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+        x = jax.lax.conv_general_dilated_patches(
+            jnp.transpose(operand, (batch, *space, features)),
+            offsets,
+            dimension_numbers=_channels_last(len(space)),
+            **{name: parameters[name] for name in names},
+        )
+        x = x.reshape(t, groups, per_group, math.prod(offsets))
+        return jnp.transpose(x, (1, 3, 2, 0)).reshape(groups, k, t)
+
+    def factors(platform: Platform, operand: jax.Array, cotangent: jax.Array) -> _Factors:
         b = jnp.transpose(cotangent, (out[0], *out[2:], out[1])).reshape(t, groups, channels)
-        return windows(operand), jnp.swapaxes(b, 0, 1)
+        of = windows if platform.serial or t == 0 else beside
+        if of is beside and image[features] < _FEW_CHANNELS and platform.bits is not None:
+            of = patches
+        return of(operand), jnp.swapaxes(b, 0, 1)
 
     def assembled(gradient: jax.Array) -> jax.Array:
         blocks = gradient.reshape(groups, *offsets, per_group, channels)
@@ -386,6 +474,12 @@ def _conv(eqn: Any) -> _Contraction | None:
 
     copies = t * k * groups / max(1, math.prod(image))
     return _Contraction(factors, "gkt", assembled, (groups, t, k, channels), copies)
+
+
+def _channels_last(dimensions: int) -> jax.lax.ConvDimensionNumbers:
+    last, inner = dimensions + 1, tuple(range(1, dimensions + 1))
+    kernel = (last, dimensions, *range(dimensions))
+    return jax.lax.ConvDimensionNumbers((0, last, *inner), kernel, (0, last, *inner))
 
 
 def _without(rank: int, *taken: int) -> Sequence[int]:

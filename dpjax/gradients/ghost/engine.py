@@ -8,27 +8,33 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
 from dpjax.devices import varying_zero
 from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
 from dpjax.gradients.ghost.contractions import Given, weighted_site_sum
 from dpjax.gradients.ghost.norms import (
-    gram_norms,
-    lookup_norms,
-    one_at_a_time,
-    over_examples,
+    Square,
+    gram_square,
+    is_large,
+    lookup_norm,
     rounding,
+    scaled,
+    scaled_norm,
+    unscaled,
 )
 from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
 from dpjax.gradients.ghost.trace import Program, analysed
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.jaxprs import is_float, needed_inside, needed_values
-from dpjax.gradients.norms import combined_norm, norms_of, row_norms
+from dpjax.gradients.jaxprs import is_differentiable, is_float, needed_inside, needed_values
+from dpjax.gradients.norms import combined_norm
+from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, over_clean_rows, vmap_engine
 from dpjax.twofloat import TwoFloat, accumulation_dtype
@@ -44,6 +50,15 @@ __all__ = [
 
 # From the weights and norms of rows by group, and which rows to keep, to the sum for each leaf.
 _Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
+# From (k, leaves) that are zero to (k,) rows; to those rows, and their norms by leaf.
+_Careful = Callable[[Callable[[jax.Array], jax.Array]], tuple[jax.Array, jax.Array]]
+
+# Below this, squares of single entries may have vanished.
+_LEAST = 1e-20
+# How much of a squared norm may be in doubt before it is looked at again.
+_MOST_DOUBTED = 2e-2
+# How many rows are looked at again together.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -53,21 +68,45 @@ class GhostChunk:
     Attributes:
         aux: the auxiliary outputs, with a leading axis.
         real: (k,) bool, False for padding.
-        leaf_norms: (k, leaves).
+        squares: (k, leaves), the squared norms, and how much of them is in doubt.
         cancelling: whether terms of one example, longer than their sum, are added in the weighted
             sum; otherwise it adds whole gradients.
     """
 
     aux: Any
     real: jax.Array
-    leaf_norms: jax.Array
+    squares: Square
     cancelling: bool
+    _careful: _Careful = field(repr=False)
     _weighted: _Weighted = field(repr=False)
     _treedef: Any = field(repr=False)
 
     def norms(self, groups: GroupIndex) -> jax.Array:
-        """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
-        return _group_norms(self.leaf_norms, groups)
+        """Returns (k, G) norms; a row that is not finite is +inf in all groups.
+
+        Where the doubt is more than 2% of a group's squared norm, or numbers may have overflowed or
+        vanished, the row's norms are computed again from scaled numbers, by forming its gradients.
+        The choice is made per row: if another row could change it, one example would move the
+        contributions of all. The branch is for speed.
+        """
+        value, doubt = (_group_sums(part, groups) for part in self.squares)
+        fast = jnp.sqrt(value)
+        if len(self.real) == 0:
+            return fast
+        sure = (doubt <= _MOST_DOUBTED * value) & jnp.isfinite(value) & (value >= _LEAST)
+
+        def needed(zero: jax.Array) -> jax.Array:
+            """Returns the rows to look at again, from (k, leaves) that are known to be zero."""
+            nothing = _group_sums((~zero).astype(value.dtype), groups) == 0
+            return self.real & ~jnp.all(sure | nothing, axis=1)
+
+        def careful() -> jax.Array:
+            rows, lengths = self._careful(needed)
+            again = _group_norms(lengths, groups).astype(fast.dtype)
+            return jnp.where(rows[:, None], again, fast)
+
+        norms = jax.lax.cond(jnp.all(sure | ~self.real[:, None]), lambda: fast, careful)
+        return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
@@ -111,9 +150,7 @@ def ghost_two_pass_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) 
         chunk: the examples.
         key: None, or the key that is folded with each row's index.
     """
-    work = Work.begun(loss_fn, params, chunk, key)
-    unformed = [block for block in work.blocks if _summed_at_site(block)]
-    return work.chunk_of(_norms(work), _second_pass(work), unformed)
+    return _unkept(Work.begun(loss_fn, params, chunk, key))
 
 
 def auto_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> ChunkGrads:
@@ -164,37 +201,30 @@ class Work:
         numbers = [site.meeting.number for site in block.sites]
         return [Given(self.passed.kept[i], self.passed.cotangents[i]) for i in numbers]
 
-    def unformed_norms(self, block: Block) -> jax.Array:
-        """Returns the norms of a block's one leaf, by a method that does not form its gradient."""
-        (site,), (given,) = block.sites, self.given(block)
-        if block.method == "rows":
-            return lookup_norms(site, given)
-        form = former(block, self.leaves)
-        return gram_norms(site, given, self.real, lambda one: norms_of(form([one]))[0])
-
     def chunk_of(
-        self, norms: dict[int, jax.Array], weighted: _Weighted, unformed: Sequence[Block]
+        self,
+        squares: Square,
+        careful: _Careful,
+        weighted: _Weighted,
+        unformed: Sequence[Block],
     ) -> GhostChunk:
-        """Returns the chunk; a leaf that meets no data has a gradient of zero.
+        """Returns the chunk.
 
         Args:
-            norms: of every leaf that meets data.
+            squares: of all leaves.
+            careful: the norms of chosen rows.
             weighted: the weighted sum.
             unformed: the blocks that it sums without forming gradients.
         """
+        cancelling = any(map(_several_terms, unformed))
         return GhostChunk(
-            self.passed.aux,
-            self.real,
-            self.leaf_norms(norms),
-            any(map(_several_terms, unformed)),
-            weighted,
-            self.treedef,
+            self.passed.aux, self.real, squares, cancelling, careful, weighted, self.treedef
         )
 
-    def leaf_norms(self, norms: dict[int, jax.Array]) -> jax.Array:
-        """Returns (k, leaves) norms of all leaves; zero for one that meets no data."""
+    def by_leaf(self, found: dict[int, jax.Array]) -> jax.Array:
+        """Returns (k, leaves) of all leaves; zero for one that meets no data."""
         zero = jnp.zeros_like(self.passed.losses, accumulation_dtype(self.passed.losses))
-        return jnp.stack([norms.get(i, zero) for i in range(len(self.leaves))], axis=-1)
+        return jnp.stack([found.get(i, zero) for i in range(len(self.leaves))], axis=-1)
 
     def every_leaf(self, sums: dict[int, jax.Array]) -> list[jax.Array]:
         """Returns the sums of all leaves; zero for one that meets no data."""
@@ -206,24 +236,161 @@ class Work:
 
 def book_kept(work: Work) -> GhostChunk:
     """Returns the chunk of one pass: norms, and what weighted sums are made of."""
-    norms: dict[int, jax.Array] = {}
-    kept: dict[int, jax.Array] = {}
-    for block in work.blocks:
-        if block.method == "form":
-            formed = over_examples(former(block, work.leaves), work.given(block), block.sites)
-            kept.update(zip(block.leaves, formed, strict=True))
-        else:
-            norms[block.leaves[0]] = work.unformed_norms(block)
-    found = _kept_norms(kept, work.real)
-    norms.update({leaf: found[:, i] for i, leaf in enumerate(kept)})
+    squares, kept = by_platform(partial(_measured, work, True))
     unformed = [block for block in work.blocks if block.method != "form"]
-    return work.chunk_of(norms, _kept_sums(work, kept), unformed)
+    return work.chunk_of(
+        squares, partial(_careful_norms, work, kept), _kept_sums(work, kept), unformed
+    )
 
 
-def _kept_norms(kept: dict[int, jax.Array], real: jax.Array) -> jax.Array:
-    if not kept:
-        return jnp.zeros((len(real), 0))
-    return row_norms(list(kept.values()), tuple(range(len(kept))), len(kept), real)
+def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[int, jax.Array]]:
+    """Returns the squared norms of all leaves, and the gradients that are kept.
+
+    On a CPU large products are taken one example at a time, all of them in one loop: what blocks
+    have in common is computed once, and there is one loop to compile.
+
+    Args:
+        work: the pass.
+        keep: whether gradients that were formed are returned.
+        platform: where it runs.
+    """
+    large = [block for block in work.blocks if any(map(is_large, block.sites))]
+    large = large if platform.serial else []
+    small = [block for block in work.blocks if block not in large]
+    squares: dict[int, Square] = {}
+    kept: dict[int, jax.Array] = {}
+    for blocks, over in ((small, jax.vmap), (large, lambda fn: partial(jax.lax.map, fn))):
+        if not blocks:
+            continue
+        measures = [_measure(work, block, keep, platform) for block in blocks]
+
+        def one(given: Any, measures: Any = measures) -> Any:
+            return [measure(own) for measure, own in zip(measures, given, strict=True)]
+
+        given = [work.given(block) for block in blocks]
+        if platform.serial:
+            # Else the compiler takes products of the pass's results in whatever layout they have,
+            # some of them by a plain nest of loops.
+            given = jax.lax.optimization_barrier(given)
+        for found, formed in over(one)(given):
+            squares.update(found)
+            kept.update(formed)
+    squares.update(
+        {leaf: Square(_squares(x), jnp.zeros_like(x, shape=len(x))) for leaf, x in kept.items()}
+    )
+    both = (work.by_leaf({i: square[part] for i, square in squares.items()}) for part in (0, 1))
+    return Square(*both), kept
+
+
+def _squares(rows: jax.Array) -> jax.Array:
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    return jnp.sum(flat * flat, axis=1)
+
+
+_Measure = Callable[[Sequence[Given]], tuple[dict[int, Square], dict[int, jax.Array]]]
+
+
+def _measure(work: Work, block: Block, keep: bool, platform: Platform) -> _Measure:
+    """Returns the function from one example's `given` to squares, and to gradients to keep."""
+    (site, *_), (leaf, *_) = block.sites, block.leaves
+    if block.method == "gram":
+        return lambda given: ({leaf: gram_square(platform, site, given[0])}, {})
+    if block.method == "rows":
+        return lambda given: ({leaf: _of_norm(lookup_norm(site, given[0]))}, {})
+    form = former(platform, block, work.leaves)
+    if keep:
+        return lambda given: ({}, dict(zip(block.leaves, form(given), strict=True)))
+
+    def measured(given: Sequence[Given]) -> tuple[dict[int, Square], dict[int, jax.Array]]:
+        off = _off(platform, block, given)
+        norms = [
+            jnp.sqrt(_squares(x[None])[0]) + off for x in form(_as_summed(platform, block, given))
+        ]
+        return {i: _of_norm(n) for i, n in zip(block.leaves, norms, strict=True)}, {}
+
+    return measured
+
+
+def _of_norm(norm: jax.Array) -> Square:
+    return Square(norm * norm, jnp.zeros_like(norm))
+
+
+def _as_summed(platform: Platform, block: Block, given: Sequence[Given]) -> Sequence[Given]:
+    """Returns the operands as the weighted sum takes them, if it is taken at the block's site."""
+    if not _summed_at_site(block) or block.method == "rows":
+        return given
+    return [block.sites[0].rounded(platform, given[0])]
+
+
+def _careful_norms(
+    work: Work, kept: dict[int, jax.Array], needed: Callable[[jax.Array], jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Returns which rows were looked at again, and their norms by leaf from scaled numbers.
+
+    Some rows at a time are gathered, until there are none left.
+
+    Args:
+        work: the pass.
+        kept: the gradients that it kept.
+        needed: from (k, leaves) that are zero, to the rows that are needed.
+    """
+    blocks, givens = work.blocks, [work.given(block) for block in work.blocks]
+    met = {leaf for block in blocks for leaf in block.leaves}
+    zero = {leaf: jnp.ones_like(work.real) for leaf in range(len(work.leaves)) if leaf not in met}
+    zero.update({leaf: _is_zero(x) for leaf, x in kept.items()})
+    for block, given in zip(blocks, givens, strict=True):
+        if block.leaves[0] not in kept and block.direct and block.sites[0].has_formula:
+            zero[block.leaves[0]] = _is_zero_product(given[0])
+    rows = needed(work.by_leaf(zero) > 0)
+
+    def some(platform: Platform, chosen: jax.Array) -> jax.Array:
+        own = jax.tree.map(lambda x: x[chosen], (kept, givens))
+        one = partial(_careful_row, platform, work)
+        found = jax.lax.map(one, own) if platform.serial else jax.vmap(one)(own)
+        return replace(work, passed=jax.tree.map(lambda x: x[chosen], work.passed)).by_leaf(found)
+
+    def more(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        left, lengths = state
+        chosen = jax.lax.top_k(left.astype(jnp.int32), min(_AT_ONCE, len(left)))[1]
+        found = by_platform(some, chosen).astype(lengths.dtype)
+        return left.at[chosen].set(False), lengths.at[chosen].set(found)
+
+    lengths = work.by_leaf({})
+    _, lengths = jax.lax.while_loop(lambda state: jnp.any(state[0]), more, (rows, lengths))
+    return rows, lengths
+
+
+def _careful_row(platform: Platform, work: Work, given: Any) -> dict[int, jax.Array]:
+    """Returns one example's norms by leaf, from the gradients that were kept and the operands."""
+    kept, givens = given
+    found = {leaf: scaled_norm(gradient) for leaf, gradient in kept.items()}
+    for block, own in zip(work.blocks, givens, strict=True):
+        leaf, site = block.leaves[0], block.sites[0]
+        if leaf in kept:
+            continue
+        form = former(platform, block, work.leaves)
+        if block.method == "rows":
+            found[leaf] = lookup_norm(site, own[0])
+        elif _summed_at_site(block):
+            near_one, powers = scaled(own[0])
+            (gradient,) = form([site.rounded(platform, near_one)])
+            norm = scaled_norm(gradient) + rounding(platform, site, near_one)
+            found[leaf] = unscaled(norm, powers)
+        else:
+            found.update(zip(block.leaves, map(scaled_norm, form(own)), strict=True))
+    return found
+
+
+def _is_zero(rows: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(rows), axis=tuple(range(1, rows.ndim)), initial=0.0) == 0
+
+
+def _is_zero_product(given: Given) -> jax.Array:
+    """Says which examples have a factor that is zero, and no factor that is not finite."""
+    factors = [x for x in jax.tree.leaves(given) if is_differentiable(x)]
+    largest = [jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0) for x in factors]
+    finite = [jnp.isfinite(x) for x in largest]
+    return reduce(jnp.logical_or, [x == 0 for x in largest]) & reduce(jnp.logical_and, finite)
 
 
 def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
@@ -235,15 +402,21 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
     def weighted(
         weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
     ) -> list[jax.Array]:
-        def sums(rows: Any) -> dict[int, jax.Array]:
-            formed, given = rows
-            found = {i: _weighted_rows(weights[:, groups.of_leaf[i]], x) for i, x in formed.items()}
-            for i, block in unformed.items():
-                column = weights[:, groups.of_leaf[i]]
-                found[i] = weighted_site_sum(block.sites[0], given[i], column)
-            return found
+        def summed(platform: Platform) -> dict[int, jax.Array]:
+            def sums(rows: Any) -> dict[int, jax.Array]:
+                formed, given = rows
+                found = {
+                    i: _weighted_rows(platform, weights[:, groups.of_leaf[i]], x)
+                    for i, x in formed.items()
+                }
+                for i, block in unformed.items():
+                    column = weights[:, groups.of_leaf[i]]
+                    found[i] = weighted_site_sum(platform, block.sites[0], given[i], column)
+                return found
 
-        found = over_clean_rows(sums, (kept, factors), keep, norms)
+            return over_clean_rows(platform, sums, (kept, factors), keep, norms)
+
+        found = by_platform(summed)
         for i, node in direct.items():
             found[i] = by_leaf(node, found[i], work.leaves[i])
         return work.every_leaf(found)
@@ -251,32 +424,18 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
     return weighted
 
 
-def _norms(work: Work) -> dict[int, jax.Array]:
-    """Returns (N,) norms for each leaf that meets data."""
-    norms: dict[int, jax.Array] = {}
-    for block in work.blocks:
-        found = _block_norms(work, block)
-        norms.update({leaf: found[:, i] for i, leaf in enumerate(block.leaves)})
-    return norms
+def _unkept(work: Work) -> GhostChunk:
+    """Returns the chunk of one pass that keeps norms alone."""
+    squares, _ = by_platform(partial(_measured, work, False))
+    unformed = [block for block in work.blocks if _summed_at_site(block)]
+    return work.chunk_of(squares, partial(_careful_norms, work, {}), _second_pass(work), unformed)
 
 
-def _block_norms(work: Work, block: Block) -> jax.Array:
-    """Returns (N, leaves of the block)."""
-    if block.method != "form":
-        return work.unformed_norms(block)[:, None]
-    form, given = former(block, work.leaves), work.given(block)
-    if not one_at_a_time(block.sites):
-        formed = jax.vmap(form)(given)
-        found = row_norms(formed, tuple(range(len(formed))), len(formed), work.real)
-        return found + jax.vmap(lambda one: _off(block, one))(given)[:, None]
-    return jax.lax.map(lambda one: norms_of(form(one)) + _off(block, one), given)
-
-
-def _off(block: Block, given: Sequence[Given]) -> jax.Array:
+def _off(platform: Platform, block: Block, given: Sequence[Given]) -> jax.Array:
     """Returns the rounding of a sum that is not one of the gradients that were formed."""
     if not _summed_at_site(block):
         return jnp.zeros(())
-    return rounding(block.sites[0], given[0])
+    return rounding(platform, block.sites[0], given[0])
 
 
 def _summed_at_site(block: Block) -> bool:
@@ -298,14 +457,18 @@ def _second_pass(work: Work) -> _Weighted:
         if _rounds_to_half(work.program.level.jaxpr, work.program.level.needed):
             # The compiler may round this pass in other places than the first, and a number that
             # falls to the other side is off by 2^-8: no row may be longer than its norm said.
-            second = _group_norms(again.leaf_norms(_norms(again)), groups)
+            second = _unkept(again).norms(groups)
             weights = weights * jnp.where(second > norms, norms / second, 1)
-        found: dict[int, jax.Array] = {}
-        for block in again.blocks:
-            columns = [weights[:, groups.of_leaf[i]] for i in block.leaves]
-            found.update(zip(block.leaves, _sums(again, block, columns), strict=True))
-        found = {i: jnp.where(jnp.any(keep), total, 0) for i, total in found.items()}
-        return work.every_leaf(found)
+
+        def summed(platform: Platform) -> dict[int, jax.Array]:
+            found: dict[int, jax.Array] = {}
+            for block in again.blocks:
+                columns = [weights[:, groups.of_leaf[i]] for i in block.leaves]
+                sums = _sums(platform, again, block, columns)
+                found.update(zip(block.leaves, sums, strict=True))
+            return {i: jnp.where(jnp.any(keep), total, 0) for i, total in found.items()}
+
+        return work.every_leaf(by_platform(summed))
 
     return weighted
 
@@ -324,14 +487,20 @@ def _rounds_to_half(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> bool:
     return any(_rounds_to_half(*each) for each in inner)
 
 
-def _sums(work: Work, block: Block, weights: list[jax.Array]) -> list[jax.Array]:
+def _sums(
+    platform: Platform, work: Work, block: Block, weights: list[jax.Array]
+) -> list[jax.Array]:
     given = work.given(block)
     site, node = block.sites[0], block.sites[0].node
     if _summed_at_site(block):
-        total = weighted_site_sum(site, given[0], weights[0])
+        total = weighted_site_sum(platform, site, given[0], weights[0])
         return [by_leaf(node, total, work.leaves[block.leaves[0]])]
-    formed = over_examples(former(block, work.leaves), given, block.sites)
-    sums = [_weighted_rows(column, rows) for column, rows in zip(weights, formed, strict=True)]
+    form = former(platform, block, work.leaves)
+    serial = platform.serial and any(map(is_large, block.sites))
+    formed = jax.lax.map(form, given) if serial else jax.vmap(form)(given)
+    sums = [
+        _weighted_rows(platform, column, rows) for column, rows in zip(weights, formed, strict=True)
+    ]
     return [by_leaf(node, sums[0], work.leaves[block.leaves[0]])] if block.direct else sums
 
 
@@ -355,12 +524,22 @@ def _group_norms(leaf_norms: jax.Array, groups: GroupIndex) -> jax.Array:
     return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
 
-def _weighted_rows(weights: jax.Array, rows: jax.Array) -> jax.Array:
+def _group_sums(values: jax.Array, groups: GroupIndex) -> jax.Array:
+    """Returns (k, G) sums over the leaves of each group, from (k, leaves)."""
+    member = np.zeros((values.shape[1], len(groups.names)), bool)
+    member[np.arange(values.shape[1]), list(groups.of_leaf)] = True
+    # Not a product of matrices: zero times a leaf that is not finite would be NaN in other groups.
+    return jnp.sum(jnp.where(member, values[:, :, None], 0), axis=1)
+
+
+def _weighted_rows(platform: Platform, weights: jax.Array, rows: jax.Array) -> jax.Array:
     """Returns ``sum_i weights[i] rows[i]`` in float32 or wider."""
     wide = accumulation_dtype(rows)
-    # The default precision of an accelerator's matmul is too coarse for a bound to hold.
-    highest = jax.lax.Precision.HIGHEST
-    return jnp.tensordot(weights.astype(wide), rows.astype(wide), axes=1, precision=highest)
+    weights, rows = weights.astype(wide), rows.astype(wide)
+    if platform.serial:
+        return jnp.tensordot(weights, rows, axes=1)
+    # The factors of a product of matrices would be rounded.
+    return jnp.sum(weights.reshape((-1,) + (1,) * (rows.ndim - 1)) * rows, axis=0)
 
 
 def _program_of(loss_fn: LossFn, params: Any, data: Any) -> Program:

@@ -1,152 +1,178 @@
 """Norms of a parameter's gradients that are not formed, never less than the true ones.
 
-The gradient ``sum_t a_t b_t^T`` has ``|g|^2 = sum_{t,s} (a_t . a_s) (b_t . b_s)``, which costs
+The gradient ``g = sum_t a_t b_t^T`` has ``|g|^2 = sum_{t,s} (a_t . a_s) (b_t . b_s)``, which costs
 T^2 (K + C) instead of T K C. In floating point this can come out too small, even negative, where
 the terms cancel: near-constant a_t and b_t with zero mean. Both this sum and the weighted sum that
 is taken later are off by at most ``gamma q``, with ``q = (sum_t |a_t| |b_t|)^2``; it is added, so
 that no example is longer than its norm says. Where that matters the gradient is formed instead.
 
+Matrix units that round float32 factors to p bits are given factors of p bits. Norm and sum are then
+those of one gradient, ``sum_t r(a_t) r(b_t)^T``, whose products are exact in float32: with p <= 12
+they have 2p <= 24 bits. The sum multiplies ``w r(b_t)``, of up to p + 24 bits, taken in two parts
+of p bits: each entry is off by at most ``2^-2p w |r(b_t)|`` beside float32's own rounding, and the
+sum by ``2^-2p w sqrt(q)``. That is part of gamma.
+
 The gradient by a table has rows only where it was looked up, and its norm is that of those rows.
 """
 
 import math
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dpjax.gradients.ghost.contractions import Given, Site, blocks_product, lookup_axis, wide
+from dpjax.gradients.ghost.contractions import (
+    Given,
+    Site,
+    blocks_product,
+    lookup_axis,
+    precision_of,
+    wide,
+)
 from dpjax.gradients.ghost.trace import Meeting
-from dpjax.gradients.norms import norms_of, power_of_two
+from dpjax.gradients.norms import power_of_two
+from dpjax.gradients.platforms import Platform
 
-__all__ = ["gram_norms", "lookup_norms", "one_at_a_time", "over_examples", "rounding"]
+__all__ = [
+    "Square",
+    "gram_square",
+    "is_large",
+    "lookup_norm",
+    "rounding",
+    "scaled",
+    "scaled_norm",
+    "unscaled",
+]
 
-# Below this, squares of single entries may have vanished.
-_LEAST = 1e-20
-# How much of a squared norm may be the allowance for rounding before it is looked at again.
-_MOST_ALLOWED = 1e-2
 # An example with fewer positions and less work than this is not worth a turn of a loop.
 _POSITIONS = 64
 _MULTIPLY_ADDS = 1e6
 
 
-class _Square(NamedTuple):
-    value: jax.Array  # squared norm, with the allowance
-    q: jax.Array
-    allowance: jax.Array
-    vanished: jax.Array  # at most so much was lost as entries too small to be squared
+class Square(NamedTuple):
+    """A squared norm that is not too small, and what may be too much of it.
 
-
-def gram_norms(
-    site: Site, given: Given, real: jax.Array, formed: Callable[[Given], jax.Array]
-) -> jax.Array:
-    """Returns (N,) norms of the gradients by a site's node, never less than the true ones.
-
-    Args:
-        site: a contraction.
-        given: what the pass left for all examples.
-        real: (N,) bool, the rows that matter.
-        formed: from one example's `given` to the norm of its gradient, which is formed: for rows
-            whose inner products are not accurate enough.
+    Attributes:
+        value: never below the squared norm, unless numbers vanished.
+        doubt: the allowance for rounding in it, and a bound on what was lost as entries too small
+            to be squared.
     """
 
-    def squares(given: Given) -> _Square:
-        return over_examples(partial(_square, site), given, [site])
-
-    found = squares(given)
-    fine = found.allowance + found.vanished <= _MOST_ALLOWED * found.value
-    fine &= jnp.isfinite(found.value) & (found.value >= _LEAST)
-
-    # The branches are for speed. The choice is made per row: if another row could change it, one
-    # example would move the contributions of all.
-    def careful() -> jax.Array:
-        scaled, exponent, zero = _scaled(given)
-        again = squares(scaled)
-        enough = (again.allowance <= _MOST_ALLOWED * again.value) & (again.value >= _LEAST)
-        # A row that is not finite stays so, whatever is done with it.
-        enough |= zero | ~jnp.isfinite(again.value)
-        off = _gamma(site, again.q.dtype) / 2 * jnp.sqrt(again.q)
-        norms = jax.lax.cond(
-            jnp.all(enough | fine | ~real),
-            lambda: jnp.sqrt(again.value),
-            lambda: jnp.where(enough, jnp.sqrt(again.value), jax.lax.map(formed, scaled) + off),
-        )
-        return jnp.where(fine, jnp.sqrt(found.value), jnp.ldexp(norms, exponent))
-
-    return jax.lax.cond(jnp.all(fine | ~real), lambda: jnp.sqrt(found.value), careful)
+    value: jax.Array
+    doubt: jax.Array
 
 
-def rounding(site: Site, given: Given) -> jax.Array:
-    """Returns how much longer than its gradient an example may be in a weighted sum.
-
-    That is ``gamma / 2 sum_t |a_t| |b_t|``: the sum is not taken from the gradient that was formed.
-    """
-    factors = site.factors(given)
-    powers = [power_of_two(jnp.max(jnp.abs(x), initial=0.0)) for x in factors]
-    a, b = (x * scale for x, (scale, _) in zip(factors, powers, strict=True))
-    entries = site.layouts[0].index("k")
-    total = jnp.sum(jnp.linalg.norm(a, axis=entries) * jnp.linalg.norm(b, axis=2))
-    exponent = powers[0][1] + powers[1][1]
-    return jnp.ldexp(_gamma(site, total.dtype) / 2 * total, exponent)
-
-
-def _gamma(site: Site, dtype: Any) -> float:
-    """Bounds the relative error of sums over T positions, and of products over K and C entries.
-
-    T terms one after the other are off by at most T eps / 2. A product of matrices adds up many
-    entries side by side: an error of K eps / 16 was not seen, for constant entries up to K =
-    50,000, where it is largest.
-    """
-    _, positions, k, c = site.sizes
-    entries = (k + c) / 16 if positions > 1 else 0
-    return (positions + entries + 16) * float(jnp.finfo(dtype).eps)
-
-
-def _square(site: Site, given: Given) -> _Square:
-    """Returns the squared norm of one example's gradient."""
-    a, b = site.factors(given)
+def gram_square(platform: Platform, site: Site, given: Given) -> Square:
+    """Returns the squared norm of one example's gradient by a contraction, from inner products."""
+    own = site.arithmetic(platform)
+    a, b = site.factors(platform, site.rounded(platform, given))
     positions = site.sizes[1]
     if positions == 1:  # |a|^2 |b|^2
-        own = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
-        square = jnp.sum(own[0] * own[1])
-        return _allowed(site, square, square, jnp.sum(own[0]) + jnp.sum(own[1]))
+        squares = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
+        square = jnp.sum(squares[0] * squares[1])
+        return _allowed(own, site, square, square, jnp.sum(squares[0]) + jnp.sum(squares[1]))
     products = [
-        blocks_product(f"{layout},{layout.replace('t', 's')}->gts", x, x)
+        blocks_product(f"{layout},{layout.replace('t', 's')}->gts", x, x, precision_of(own))
         for layout, x in zip(site.layouts, (a, b), strict=True)
     ]
     squares = [jnp.diagonal(p, axis1=1, axis2=2) for p in products]
     q = jnp.sum(jnp.square(jnp.sum(jnp.sqrt(squares[0]) * jnp.sqrt(squares[1]), axis=1)))
     total = jnp.sum(squares[0]) + jnp.sum(squares[1])
-    return _allowed(site, jnp.sum(products[0] * products[1]), q, total)
+    return _allowed(own, site, jnp.sum(products[0] * products[1]), q, total)
 
 
-def _allowed(site: Site, square: jax.Array, q: jax.Array, squares: jax.Array) -> _Square:
-    allowance = _gamma(site, q.dtype) * q
+def _allowed(
+    platform: Platform, site: Site, square: jax.Array, q: jax.Array, squares: jax.Array
+) -> Square:
+    square = jnp.maximum(square, 0)
+    allowance = _gamma(platform, site, q.dtype) * q
+    if cut := _cut(platform, q.dtype):  # (sqrt(square + allowance) + cut sqrt(q))^2
+        allowance += 2 * cut * jnp.sqrt((square + allowance) * q) + cut**2 * q
     vanished = math.prod(site.sizes) * jnp.finfo(q.dtype).tiny * squares
-    return _Square(jnp.maximum(square, 0) + allowance, q, allowance, vanished)
+    return Square(square + allowance, allowance + vanished)
 
 
-def _scaled(given: Given) -> tuple[Given, jax.Array, jax.Array]:
-    """Returns operands near 1, by powers of two, the exponent that undoes it, and which are 0."""
-    exponents: list[jax.Array] = []
-    zeros: list[jax.Array] = []
+def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
+    """Returns how much longer than its gradient an example may be in a weighted sum.
 
-    def scaled(x: jax.Array) -> jax.Array:
-        x = wide(x)
-        largest = jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0)
-        scale, exponent = power_of_two(largest)
-        exponents.append(exponent)
-        zeros.append(largest == 0)
-        return x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
-
-    operands = jax.tree.map(scaled, given)
-    return operands, exponents[0] + exponents[1], zeros[0] | zeros[1]
+    That is ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, the latter with factors of p bits: the sum is
+    not taken from the gradient that was formed.
+    """
+    a, b = site.factors(platform, site.rounded(platform, given))
+    total = jnp.sum(_lengths(a, site.layouts[0].index("k")) * _lengths(b, 2))
+    own, dtype = site.arithmetic(platform), total.dtype
+    return (_gamma(own, site, dtype) / 2 + _cut(own, dtype)) * total
 
 
-def lookup_norms(site: Site, given: Given) -> jax.Array:
-    """Returns (N,) norms of the gradients by a table, from the rows that were looked up.
+def _lengths(x: jax.Array, axis: int) -> jax.Array:
+    """Returns norms along an axis whose squares neither overflow nor vanish."""
+    largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0.0)
+    squares = jnp.sum(jnp.square(x / jnp.where(largest > 0, largest, 1)), axis=axis)
+    return jnp.squeeze(largest, axis) * jnp.sqrt(squares)
+
+
+def _gamma(platform: Platform, site: Site, dtype: Any) -> float:
+    """Bounds the relative error of sums over T positions, and of products over K and C entries.
+
+    T terms one after the other are off by at most T eps / 2. A product of matrices adds up many
+    entries side by side: an error of K eps / 16 was not seen, for constant entries up to K =
+    50,000, where it is largest. Matrix units may cut off where they add, instead of rounding: twice
+    that.
+    """
+    _, positions, k, c = site.sizes
+    entries = (k + c) / (16 if platform.bits is None else 8) if positions > 1 else 0
+    return (positions + entries + 16) * float(jnp.finfo(dtype).eps)
+
+
+def _cut(platform: Platform, dtype: Any) -> float:
+    """Bounds what two parts of p bits leave out of a weighted factor, relative to it."""
+    return 0.0 if platform.bits is None or dtype != jnp.float32 else 2.0 ** (-2 * platform.bits)
+
+
+def scaled(given: Given) -> tuple[Given, tuple[jax.Array, jax.Array]]:
+    """Returns one example's operands near 1, and the powers of two that they were divided by."""
+    (operand,), (cotangent,) = given.kept, given.cotangents
+    near, powers = zip(*(_near_one(wide(x)) for x in (operand, cotangent)), strict=True)
+    return Given((near[0],), (near[1],)), (powers[0], powers[1])
+
+
+def unscaled(norm: jax.Array, powers: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Returns ``norm * powers[0] * powers[1]``, in the order in which nothing overflows."""
+    low, high = jnp.minimum(*powers), jnp.maximum(*powers)
+    first = norm * high
+    return jnp.where(jnp.isfinite(first), first * low, norm * low * high)
+
+
+def scaled_norm(x: jax.Array) -> jax.Array:
+    """Returns the norm of an array, which neither overflows nor vanishes; +inf if not finite.
+
+    >>> float(scaled_norm(jnp.array([3 * 2.0**100, 4 * 2.0**100]))) / 2.0**100
+    5.0
+    """
+    near, power = _near_one(x)
+    norm = jnp.sqrt(jnp.sum(jnp.square(near.reshape(1, -1)), axis=1)[0]) * power
+    return jnp.where(jnp.isnan(norm), jnp.inf, norm)
+
+
+def _near_one(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns an array divided by the power of two below its largest entry, and that power.
+
+    From the bits of a float: `frexp` is many operations, which compilers repeat where it is used.
+    """
+    largest = jnp.max(jnp.abs(x), initial=0.0)
+    info = jnp.finfo(x.dtype)
+    whole = jnp.uint32 if info.bits == 32 else jnp.uint64
+    mantissa = (1 << info.nmant) - 1
+    bits = jax.lax.bitcast_convert_type(largest, whole) & whole(~np.array(mantissa, whole))
+    power = jax.lax.bitcast_convert_type(bits, x.dtype)
+    power = jnp.where(power > 0, power, info.tiny)
+    return x / power, power
+
+
+def lookup_norm(site: Site, given: Given) -> jax.Array:
+    """Returns the norm of one example's gradient by a table, from the rows that it looks up.
 
     The gradient's row r is the sum of the cotangents at the positions that look r up. There are at
     most as many such rows as positions; they are all that is formed.
@@ -155,16 +181,13 @@ def lookup_norms(site: Site, given: Given) -> jax.Array:
     m_t the number of positions that share the row of position t.
     """
 
-    def one(given: Given) -> jax.Array:
-        index, b = _rows(site, given)
-        scale, exponent = power_of_two(jnp.max(jnp.abs(b), initial=0.0))
-        b = b * scale
-        sums, count = jax.vmap(_distinct)(index, b)
-        lengths = jnp.linalg.norm(b, axis=-1)
-        off = jnp.finfo(b.dtype).eps / 2 * jnp.sum(jnp.maximum(count - 1, 0) * lengths)
-        return jnp.ldexp(norms_of([sums])[0] + off, exponent)
-
-    return jax.vmap(one)(given)
+    index, b = _rows(site, given)
+    scale, exponent = power_of_two(jnp.max(jnp.abs(b), initial=0.0))
+    b = b * scale
+    sums, count = jax.vmap(_distinct)(index, b)
+    lengths = jnp.linalg.norm(b, axis=-1)
+    off = jnp.finfo(b.dtype).eps / 2 * jnp.sum(jnp.maximum(count - 1, 0) * lengths)
+    return jnp.ldexp(scaled_norm(sums) + off, exponent)
 
 
 def _rows(site: Site, given: Given) -> tuple[jax.Array, jax.Array]:
@@ -218,26 +241,13 @@ def _distinct(index: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     return sums, jnp.zeros_like(count).at[order].set(count[place])
 
 
-def over_examples(fn: Callable[[Any], Any], given: Any, sites: Sequence[Site]) -> Any:
-    """Applies `fn` to every example's part of `given`.
+def is_large(site: Site) -> bool:
+    """Says whether an example's product here is faster by itself than in a batch, on a CPU.
 
-    On a CPU one example at a time if its products are large: its factors stay in the cache, and a
-    product of matrices is several times as fast as the same one in a batch of products.
-
-    Args:
-        fn: a function of one example's part.
-        given: pytree with a leading axis of examples.
-        sites: what is multiplied in `fn`, if anything.
+    Its factors stay in the cache, and a product of matrices is several times as fast as the same
+    one in a batch of products.
     """
-    return jax.lax.map(fn, given) if one_at_a_time(sites) else jax.vmap(fn)(given)
-
-
-def one_at_a_time(sites: Sequence[Site]) -> bool:
-    """Says whether products at these sites are faster one example at a time."""
-    large = any(_is_large(site) for site in sites if site.product is not None)
-    return large and jax.default_backend() == "cpu"
-
-
-def _is_large(site: Site) -> bool:
+    if site.product is None:
+        return False
     g, t, k, c = site.sizes
     return t > 1 and (t >= _POSITIONS or g * t * k * c >= _MULTIPLY_ADDS)

@@ -214,8 +214,8 @@ class Explanation:
         ]
         total = sum(leaf.cost for leaf in self.leaves), sum(leaf.vmap for leaf in self.leaves)
         lines.append(
-            f"cost in millions of multiply-adds: ghost {total[0]:.3g}, vmap {total[1]:.3g}; "
-            f"'auto' takes {self.auto}"
+            f"in millions of multiply-adds, on every platform: ghost {total[0]:.3g}, "
+            f"vmap {total[1]:.3g}; 'auto' takes {self.auto}"
         )
         return "\n".join(lines)
 
@@ -240,7 +240,7 @@ def explain(
         leaf    meets data in  norm by  cost    vmap    why
         bias    add            form     0.0001  0.0001  no larger than the data it meets
         kernel  dot_general    gram     0.03    1.47    inner products cost less
-        cost in millions of multiply-adds: ghost 0.0301, vmap 1.47; 'auto' takes ghost
+        in millions of multiply-adds, on every platform: ghost 0.0301, vmap 1.47; 'auto' takes ghost
     """
     program = analysed(loss_fn, params, *example)
     blocks = blocks_of(program)

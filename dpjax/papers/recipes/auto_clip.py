@@ -4,7 +4,7 @@ from typing import Any
 
 from dpjax.data import DATASETS
 from dpjax.papers.prerequisites import Findings
-from dpjax.papers.printed_numbers import Cell
+from dpjax.papers.printed_numbers import Cell, training_size
 from dpjax.papers.recipe import Recipe
 from dpjax.train import Experiment
 
@@ -14,9 +14,10 @@ _MODELS: dict[str, dict[str, Any]] = {
     "4-layer CNN": {"name": "small_cnn", "activation": "tanh", "start": "pytorch"},
     "ResNet9": {"name": "resnet9"},
     "SimCLRv2 features": {"name": "linear"},
-    "RoBERTa-base": {"name": "roberta"},
+    "RoBERTa-base": {"name": "roberta", "pretrained": "roberta-base"},
     "RoBERTa-large": {
         "name": "roberta",
+        "pretrained": "roberta-large",
         "layers": 24,
         "width": 1024,
         "heads": 16,
@@ -36,11 +37,13 @@ _SETTINGS: dict[str, tuple[int, int]] = {
     "4-layer CNN": (512, 20),
     "SimCLRv2 features": (1024, 40),
     "ResNet9": (512, 10),  # CelebA; Imagenette below
-    "RoBERTa-base": (1024, 3),
-    "RoBERTa-large": (1024, 3),
 }
 _IMAGENETTE = (256, 50)  # DP-PSASC's table II, for the same network and budget
 _DATA = {"SimCLRv2 features": "cifar10_simclr"}
+# Li et al.'s program, whose hyper-parameters the paper takes over for language: B and E grow with
+# the data, N / B stays alike; 256 tokens; Adam at 5e-4, falling to 0; delta 1 / 2N.
+_LI_FACTORS = {"sst2": 1, "qnli": 2, "qqp": 6, "mnli": 6, "mnli_mm": 6}
+_LI_LENGTH = 256
 # By theorem 1 the rate 12 at threshold 0.1 is the rate 4 at 0.3, DP-PSASC's best on MNIST here.
 _RATE = 12.0
 _PLAIN_RATE = 0.3
@@ -52,12 +55,18 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     obstacle = _obstacle(cell)
     if obstacle:
         return Recipe(None, obstacle=obstacle)
-    batch, epochs = _lengths(cell)
+    batch, epochs = _batch_and_epochs(cell)
     text, private = cell.model.startswith("RoBERTa"), cell.method != "non-DP"
-    delta = cell.delta if cell.delta is not None else 1e-5
+    if text:
+        delta = 1 / (2 * training_size(cell.data))
+    else:
+        delta = cell.delta if cell.delta is not None else 1e-5
     experiment = Experiment.from_plain(
         {
-            "data": {"name": _DATA.get(cell.model, cell.data)},
+            "data": {
+                "name": _DATA.get(cell.model, cell.data),
+                **({"length": _LI_LENGTH} if text else {}),
+            },
             "model": _MODELS[cell.model],
             "method": _METHODS[cell.method],
             "optimizer": _optimizer(text, private),
@@ -72,13 +81,18 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     return Recipe(experiment, needs=_needs(cell), ours=_ours(cell))
 
 
-def _lengths(cell: Cell) -> tuple[int, int]:
-    return _IMAGENETTE if cell.data == "imagenette" else _SETTINGS[cell.model]
+def _batch_and_epochs(cell: Cell) -> tuple[int, int]:
+    if cell.data == "imagenette":
+        return _IMAGENETTE
+    factor = _LI_FACTORS.get(cell.data)
+    return _SETTINGS[cell.model] if factor is None else (1000 * factor, 3 * factor)
 
 
 def _optimizer(text: bool, private: bool) -> dict[str, Any]:
     if text:
-        return {"name": "adam", "learning_rate": 1e-3}
+        rate = 5e-4 if private else 5e-5
+        falling = {"name": "linear_schedule", "init_value": rate, "end_value": 0.0}
+        return {"name": "adam", "learning_rate": falling}
     return {"name": "sgd", "learning_rate": _RATE if private else _PLAIN_RATE}
 
 
@@ -97,9 +111,16 @@ def _needs(cell: Cell) -> str:
 
 
 def _ours(cell: Cell) -> str:
-    batch, epochs = _lengths(cell)
-    whose = "DP-PSASC's" if cell.data == "imagenette" else "ours"
-    said = [f"batches of {batch}, {epochs} epochs, {whose}: the text gives none"]
+    batch, epochs = _batch_and_epochs(cell)
+    if cell.model.startswith("RoBERTa"):
+        said = [
+            f"batches of {batch}, {epochs} epochs, 256 tokens, delta 1 / 2N: Li et al.'s program "
+            "(private-transformers), which the paper follows",
+            "a new classifier on the first token, where Li et al. fill in a masked word",
+        ]
+    else:
+        whose = "DP-PSASC's" if cell.data == "imagenette" else "ours"
+        said = [f"batches of {batch}, {epochs} epochs, {whose}: the text gives none"]
     if not cell.model.startswith("RoBERTa"):
         said.append("SGD; the learning rate times the threshold is DP-PSASC's best here")
     if cell.method == "non-DP":

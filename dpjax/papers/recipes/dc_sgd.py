@@ -16,7 +16,11 @@ _MODELS: dict[str, dict[str, Any]] = {
     "CNN": {"name": "small_cnn", "start": "pytorch"},
     "ResNet18": {"name": "resnet18"},
     "ResNet34": {"name": "resnet34"},
-    "BERT": {"name": "bert", "trainable": ["blocks/11", "pooler", "classifier"]},
+    "BERT": {
+        "name": "bert",
+        "pretrained": "bert-base-uncased",
+        "trainable": ["blocks/-1", "pooler", "classifier"],
+    },
     "LSTM": {"name": "lstm"},
 }
 _EPOCHS = {"CNN": 10, "ResNet18": 20, "ResNet34": 20, "BERT": 5, "LSTM": 20}
