@@ -11,7 +11,10 @@ from dpjax import _checks
 from dpjax.gradients import PerExampleGrads
 from dpjax.hooks import HookContext, Preconditioner
 
-__all__ = ["AdaClipState", "adaclip"]
+__all__ = ["ESTIMATES", "AdaClipState", "adaclip"]
+
+ESTIMATES = ("per_example", "published")
+"""How the variance is estimated: ours, and Pichapati et al.'s."""
 
 
 class AdaClipState(NamedTuple):
@@ -39,18 +42,26 @@ class adaclip(Preconditioner[AdaClipState]):
         ``m <- beta1 m + (1 - beta1) g~``.
 
     v estimates the variance of one example: that of the batch mean, less the noise's, times B. This
-    is our reading; the factor B and the clamping after averaging differ from the paper. The papers
-    give no initial values: ours are m = 0 and the geometric mean of the limits of s^2. It needs
-    per-example gradients as arrays: the engine "auto" becomes "vmap", and "ghost" is refused.
+    is our reading. As published (``estimate="published"``) there is no factor B, so that v is the
+    variance of the batch mean, and v itself is clamped, before averaging:
+
+        ``v = clip((g~ - m)^2 - (b sigma / B)^2, h_floor, h_ceiling)``.
+
+    Clamping before averaging turns noise around zero into a positive variance. Limits that were
+    tuned for one estimate do not fit the other: the published one is smaller by a factor B. It
+    starts with m = 0 and the geometric mean of the limits of s^2. It needs per-example gradients as
+    arrays: the engine "auto" becomes "vmap", and "ghost" is refused.
 
     Args:
         beta1: the decay of the mean, in [0, 1).
         beta2: the decay of the variance, in [0, 1).
         h_floor: the smallest variance, > 0. Lin et al. print h_1 > h_2; the smaller is the floor.
         h_ceiling: the largest variance.
+        estimate: "per_example" for our v, "published" for Pichapati et al.'s.
 
     Raises:
-        ValueError: if a number is outside its range, or `h_floor` exceeds `h_ceiling`.
+        ValueError: if a number is outside its range, `h_floor` exceeds `h_ceiling`, or `estimate`
+            is unknown.
 
     Privacy:
         Bound: 1, the L2 norm of u_i. Padded rows and non-finite gradients contribute u_i = 0, not
@@ -72,6 +83,7 @@ class adaclip(Preconditioner[AdaClipState]):
     beta2: float = 0.99
     h_floor: float = 1e-5
     h_ceiling: float = 1e-3
+    estimate: str = "per_example"
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -80,6 +92,7 @@ class adaclip(Preconditioner[AdaClipState]):
             beta2=_checks.fraction("beta2", self.beta2, zero=True),
             h_floor=_checks.normal("h_floor", self.h_floor),
             h_ceiling=_checks.normal("h_ceiling", self.h_ceiling),
+            estimate=_checks.choice("estimate", self.estimate, ESTIMATES),
         )
         _checks.ordered("h_floor", self.h_floor, "h_ceiling", self.h_ceiling)
 
@@ -117,7 +130,11 @@ class adaclip(Preconditioner[AdaClipState]):
             g: jax.Array, m: jax.Array, b: jax.Array, variance: jax.Array
         ) -> jax.Array:
             noise = jnp.square(b * context.noise_std)
-            seen = context.batch_size * (jnp.square(g - m) - noise)
+            seen = jnp.square(g - m) - noise
+            if self.estimate == "published":
+                seen = jnp.clip(seen, self.h_floor, self.h_ceiling)
+            else:
+                seen = context.batch_size * seen
             mixed = self.beta2 * variance + (1 - self.beta2) * seen
             return jnp.clip(mixed, self.h_floor, self.h_ceiling).astype(jnp.float32)
 

@@ -32,7 +32,8 @@ CHUNKS = 2
 
 # Rows of a chunk: few, where an example takes long.
 ROWS = {"bert": 4, "roberta": 2, "alexnet": 8, "resnet9": 4}
-ROWS |= dict.fromkeys(("resnet18", "resnet34", "nf_resnet18"), 8)
+ROWS |= dict.fromkeys(("resnet18", "resnet34", "wide_resnet"), 8)
+ROWS |= dict.fromkeys(("nfnet_f0", "nfnet_f1"), 2)
 LETTERS = {"names": 58}
 
 
@@ -54,10 +55,13 @@ class Case:
         name, side = self.experiment.data.name, self.network.side
         classes = source_of(name).classes
         y = rng.integers(0, classes, n).astype(np.int32)
-        if name in ("names", "ag_news_subset", "sst2", "qnli", "qqp", "mnli"):
+        if name in ("names", "ag_news_subset", "sst2", "qnli", "qqp", "mnli", "mnli_mm"):
             tokens = LETTERS.get(name, VOCABULARY)
             x = rng.integers(1, tokens, (n, side)).astype(np.int32)
             return Dataset(name, Split(x, y), Split(x, y), classes, vocabulary=tokens)
+        if name == "cifar10_simclr":
+            features = rng.normal(size=(n, side * side)).astype(np.float32)
+            return Dataset(name, Split(features, y), Split(features, y), classes)
         channels = 1 if side == 28 else 3
         x = rng.integers(0, 256, (n, side, side, channels)).astype(np.uint8)
         pixels = Pixels(255.0, (0.5,) * channels, (0.25,) * channels)
@@ -81,12 +85,14 @@ def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
     """Returns a compiled step on so many examples, and how many there are at most."""
     noisy = {"method.noise_multiplier": 1.0, "privacy.epsilon": "none"}
     sizes = {"train.batch_size": CHUNKS * case.rows, "train.chunk": case.rows}
+    sizes |= {"train.augment": [], "train.multiplicity": 1}  # copies are counted elsewhere
     dataset = case.dataset()
     program = build_program(case.experiment.with_values({**noisy, **sizes}), dataset)
     state = jax.jit(program.init)(jax.random.key(0))
     data = jax.device_put(examples_of(dataset.train))
     drawn = FullBatch(program.plan.dataset_size).draw(state.key, 0)
     drawn = replace(drawn, indices=drawn.indices[: CHUNKS * case.rows])
+    drawn = replace(drawn, sampling=program.plan.sampling)  # privatize takes no other
 
     @jax.jit
     def step(state: TrainState, data: Examples, count: jax.Array) -> Any:

@@ -20,7 +20,8 @@ class Split(NamedTuple):
     Attributes:
         x: images, uint8 (n, H, W, C); or tokens, int32 (n, T), where 0 is padding; or features,
             float32 or float16, (n, d) or (n, H, W, K).
-        y: class labels, int32 (n,), from 0.
+        y: class labels, int32 (n,), from 0; or, for several labels at once, int32 (n, labels) of
+            0 and 1.
     """
 
     x: np.ndarray
@@ -69,7 +70,7 @@ class Dataset:
         name: its name in `dpjax.data.DATASETS`.
         train: what is trained on, in memory or read on demand; private.
         test: what is evaluated on.
-        classes: how many classes there are.
+        classes: how many classes there are, or how many labels an example has at once.
         pixels: how stored images become float32; None for what is no image.
         vocabulary: how many tokens there are, with the padding; None for what has no tokens.
     """
@@ -90,10 +91,13 @@ class Dataset:
                 raise ValueError(f"{self.name}: {len(x)} {part} examples, {len(y)} labels")
             if not np.issubdtype(y.dtype, np.integer):
                 raise TypeError(f"{self.name}: {part} labels of {y.dtype}: expected integers")
-            if len(y) and not (y.min() >= 0 and y.max() < classes):
+            if y.ndim == 2 and y.shape[1] != classes:
+                raise ValueError(f"{self.name}: {y.shape[1]} {part} labels: expected {classes}")
+            largest = classes - 1 if y.ndim == 1 else 1
+            if len(y) and not (y.min() >= 0 and y.max() <= largest):
                 raise ValueError(
                     f"{self.name}: {part} labels from {y.min()} to {y.max()}: expected 0 to "
-                    f"{classes - 1}"
+                    f"{largest}"
                 )
 
     @property

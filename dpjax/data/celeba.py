@@ -1,4 +1,4 @@
-"""CelebA: aligned faces with one of their forty attributes as the class."""
+"""CelebA: aligned faces with one of their forty attributes as the class, or with all of them."""
 
 import re
 from collections.abc import Iterator
@@ -11,13 +11,15 @@ from dpjax.data.images import square_images
 from dpjax.data.source import File, Folder, Source
 from dpjax.data.tables import text_lines
 
-__all__ = ["CELEBA_MALE", "CELEBA_SMILING", "SIDE"]
+__all__ = ["CELEBA_ATTRIBUTES", "CELEBA_MALE", "CELEBA_SMILING", "SIDE"]
 
 SIDE = 64
 """The side of an image: the middle 178 x 178 pixels of 178 x 218, resized to 64 x 64."""
 
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which the papers do not use.
-_ATTRIBUTES = {"celeba_male": "Male", "celeba_smiling": "Smiling"}
+# None for all of them at once.
+_ATTRIBUTES = {"celeba_male": "Male", "celeba_smiling": "Smiling", "celeba_attributes": None}
+_COUNT = 40
 
 
 def _read(source: Source, folder: Path) -> Dataset:
@@ -47,21 +49,30 @@ def _parts(path: Path) -> Iterator[tuple[str, str]]:
         yield _image_name(path, number, fields[0]), fields[1]
 
 
-def _labels(path: Path, attribute: str) -> Iterator[tuple[str, int]]:
-    """Yields each image with 1 or 0, below a line with the number of images and one with names."""
+def _labels(path: Path, attribute: str | None) -> Iterator[tuple[str, int | list[int]]]:
+    """Yields each image with 1 or 0, below a line with the number of images and one with names.
+
+    Without an attribute, it yields a list of all.
+    """
     lines = text_lines(path)
     next(lines, None)
     _, header = next(lines, (2, ""))
-    if attribute not in header.split():
+    names = header.split()
+    if attribute is not None and attribute not in names:
         raise ValueError(f"{path}: line 2 does not name the attribute {attribute}")
-    width, column = len(header.split()) + 1, header.split().index(attribute) + 1
+    if attribute is None and len(names) != _COUNT:
+        raise ValueError(f"{path}: line 2 names {len(names)} attributes, expected {_COUNT}")
+    wanted = names if attribute is None else [attribute]
+    columns = [names.index(name) + 1 for name in wanted]
     for number, line in lines:
         fields = line.split()
-        if len(fields) != width or fields[column] not in ("-1", "1"):
+        own = [fields[column] for column in columns if column < len(fields)]
+        if len(fields) != len(names) + 1 or not set(own) <= {"-1", "1"}:
             raise ValueError(
-                f"{path}: line {number} is no image with {width - 1} attributes, -1 or 1"
+                f"{path}: line {number} is no image with {len(names)} attributes, -1 or 1"
             )
-        yield _image_name(path, number, fields[0]), int(fields[column] == "1")
+        values = [int(value == "1") for value in own]
+        yield _image_name(path, number, fields[0]), values if attribute is None else values[0]
 
 
 def _image_name(path: Path, number: int, name: str) -> str:
@@ -74,10 +85,10 @@ def _image_name(path: Path, number: int, name: str) -> str:
 def _source(name: str) -> Source:
     return Source(
         name=name,
-        title=f"CelebA [{_ATTRIBUTES[name]}]",
+        title=f"CelebA [{_ATTRIBUTES[name] or 'all attributes'}]",
         folder="celeba",
         examples=(162_770, 19_962),
-        classes=2,
+        classes=_COUNT if _ATTRIBUTES[name] is None else 2,
         files=(
             Folder("img_align_celeba", 202_599),
             File("list_attr_celeba.txt", "md5:75e246fa4810816ffd6ee81facbd244c", 26_721_026),
@@ -90,4 +101,4 @@ def _source(name: str) -> Source:
     )
 
 
-CELEBA_MALE, CELEBA_SMILING = (_source(name) for name in _ATTRIBUTES)
+CELEBA_MALE, CELEBA_SMILING, CELEBA_ATTRIBUTES = (_source(name) for name in _ATTRIBUTES)

@@ -131,6 +131,7 @@ def adaclip(
     beta2: float = 0.99,
     h_floor: float = 1e-5,
     h_ceiling: float = 1e-3,
+    estimate: str = "per_example",
 ) -> Mechanism:
     """AdaCliP: clip gradients that were standardised, coordinate by coordinate, by private moments.
 
@@ -145,9 +146,12 @@ def adaclip(
         beta2: the decay of the variance, in [0, 1).
         h_floor: the smallest variance, > 0.
         h_ceiling: the largest variance.
+        estimate: "per_example" for our estimate of the variance, "published" for the paper's,
+            which is smaller by a factor B and clamped before averaging.
 
     Raises:
-        ValueError: if a number is outside its range, or `h_floor` exceeds `h_ceiling`.
+        ValueError: if a number is outside its range, `h_floor` exceeds `h_ceiling`, or `estimate`
+            is unknown.
 
     Privacy:
         Bound: 1 per example, in standardised coordinates. Relation: add or remove one example.
@@ -156,9 +160,9 @@ def adaclip(
         the choice of `h_floor` and `h_ceiling`, if they were tuned on the same data.
 
     Example:
-        >>> mechanism = adaclip(noise_multiplier=1.0)
-        >>> mechanism.preconditioner
-        adaclip(beta1=0.9, beta2=0.99, h_floor=1e-05, h_ceiling=0.001)
+        >>> mechanism = adaclip(noise_multiplier=1.0, estimate="published")
+        >>> mechanism.preconditioner.estimate
+        'published'
 
     Reference: Pichapati et al., AdaCliP: Adaptive Clipping for Private SGD, 2019,
     https://arxiv.org/abs/1908.07643
@@ -167,6 +171,6 @@ def adaclip(
         rules.abadi(),
         1.0,
         noise_multiplier,
-        preconditioner=preconditioner(beta1, beta2, h_floor, h_ceiling),
+        preconditioner=preconditioner(beta1, beta2, h_floor, h_ceiling, estimate),
         name="adaclip",
     )

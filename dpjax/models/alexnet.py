@@ -1,6 +1,7 @@
 """AlexNet, for large images and for small ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flax import nnx
 
@@ -11,7 +12,13 @@ __all__ = ["alexnet", "alexnet_small"]
 
 
 def alexnet(
-    shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, hidden: int = 4096, start: str = "lecun"
+    shape: Sequence[int],
+    classes: int,
+    *,
+    rngs: nnx.Rngs,
+    hidden: int = 4096,
+    activation: str | Mapping[str, Any] = "relu",
+    start: str = "lecun",
 ) -> ConvNet:
     """AlexNet in torchvision's one-column form: 61,100,840 parameters for 1000 classes.
 
@@ -24,6 +31,8 @@ def alexnet(
         classes: how many logits.
         rngs: where the initial parameters come from.
         hidden: the width of the two dense layers before the last.
+        activation: as `dpjax.models.activation` takes it; a tempered sigmoid for Papernot et al.'s
+            baseline.
         start: how the parameters start, "lecun" or "pytorch".
 
     Reference: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
@@ -33,7 +42,15 @@ def alexnet(
     layers: list[Layer] = [Conv(64, 11, 4, 2), third, Conv(192, 5, 1, 2), third]
     layers += [Conv(384, 3, 1, 1), Conv(256, 3, 1, 1), Conv(256, 3, 1, 1), third]
     layers += [AdaptiveAvgPool(6)]
-    return ConvNet(shape, classes, layers=layers, hidden=[hidden, hidden], start=start, rngs=rngs)
+    return ConvNet(
+        shape,
+        classes,
+        layers=layers,
+        hidden=[hidden, hidden],
+        activation=activation,
+        start=start,
+        rngs=rngs,
+    )
 
 
 def alexnet_small(

@@ -5,7 +5,17 @@ from typing import Any
 
 from flax import nnx
 
-from dpjax.models.convnet import AdaptiveAvgPool, AvgPool, Conv, ConvNet, Layer, MaxPool
+from dpjax import _checks
+from dpjax.models.convnet import (
+    AdaptiveAvgPool,
+    AvgPool,
+    Conv,
+    ConvNet,
+    Layer,
+    MaxPool,
+    Repeated,
+)
+from dpjax.models.shapes import image_shape
 
 __all__ = ["cnn4", "lin_b1", "lin_b2", "lin_b3", "lin_b4", "small_cnn"]
 
@@ -19,12 +29,14 @@ def small_cnn(
     rngs: nnx.Rngs,
     activation: Activation = "relu",
     start: str = "lecun",
+    channels: int | None = None,
 ) -> ConvNet:
     """The small network of DC-SGD, of Opacus' MNIST example and of Papernot et al.
 
     conv 16 8x8 stride 2 padding 3, max 2x2 stride 1, conv 32 4x4 stride 2, max 2x2 stride 1,
     dense 32, dense. 26,010 parameters on 28x28x1 and 28,058 on 28x28x3, which is the number that
-    DC-SGD prints, although it reports MNIST. With ``activation="tanh"`` it is the "4-layer CNN"
+    DC-SGD prints, although it reports MNIST: its authors' program makes three equal channels of a
+    grey image (``channels=3``). With ``activation="tanh"`` it is the "4-layer CNN"
     (two convolutions, two dense layers) of the works that Automatic Clipping follows on MNIST.
     DC-SGD follows PyTorch's defaults: ``start="pytorch"``. Flax's own learns faster under noise.
 
@@ -34,10 +46,15 @@ def small_cnn(
         rngs: where the initial parameters come from.
         activation: as `dpjax.models.activation` takes it.
         start: how the parameters start, "lecun" or "pytorch".
+        channels: how many equal channels to make of a grey image; None leaves images as they are.
 
     Reference: Papernot et al. 2020, table 1; Wei et al., DC-SGD, section V-B.
     """
     layers: list[Layer] = [Conv(16, 8, 2, 3), MaxPool(2, 1), Conv(32, 4, 2), MaxPool(2, 1)]
+    if channels is not None:
+        if image_shape(shape)[2] != 1:
+            raise ValueError(f"channels = {channels}: expected None, {tuple(shape)} is not grey")
+        layers.insert(0, Repeated(_checks.integer("channels", channels, at_least=1)))
     return ConvNet(
         shape, classes, layers=layers, hidden=[32], activation=activation, start=start, rngs=rngs
     )

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from dpjax.models import pooling
@@ -13,7 +14,7 @@ from dpjax.models.activations import activation as activation_of
 from dpjax.models.layers import conv, dense
 from dpjax.models.shapes import image_shape, window_output
 
-__all__ = ["AdaptiveAvgPool", "AvgPool", "Conv", "ConvNet", "Layer", "MaxPool"]
+__all__ = ["AdaptiveAvgPool", "AvgPool", "Conv", "ConvNet", "Layer", "MaxPool", "Repeated"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,22 @@ class AdaptiveAvgPool:
         return pooling.adaptive_avg_pool(x, self.cells)
 
 
-Layer = Conv | MaxPool | AdaptiveAvgPool
+@dataclass(frozen=True)
+class Repeated:
+    """Several equal channels from a grey image."""
+
+    outputs: int
+
+    def size(self, size: int) -> int:
+        """Returns the side of the output."""
+        return size
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Repeats (height, width, 1)."""
+        return jnp.repeat(x, self.outputs, axis=-1)
+
+
+Layer = Conv | MaxPool | AdaptiveAvgPool | Repeated
 
 
 class ConvNet(nnx.Module):
@@ -83,7 +99,7 @@ class ConvNet(nnx.Module):
     Args:
         shape: (height, width, channels) of one example.
         classes: how many logits.
-        layers: `Conv`, `MaxPool`, `AvgPool`, `AdaptiveAvgPool`, in order.
+        layers: `Conv`, `MaxPool`, `AvgPool`, `AdaptiveAvgPool`, `Repeated`, in order.
         hidden: the widths of the dense layers before the last.
         activation: as `dpjax.models.activation` takes it.
         start: how the parameters start, "lecun" or "pytorch".
@@ -110,6 +126,7 @@ class ConvNet(nnx.Module):
             height, width = layer.size(height), layer.size(width)
             if isinstance(layer, Conv):
                 convs.append(_conv(channels, layer, start, rngs))
+            if isinstance(layer, Conv | Repeated):
                 channels = layer.outputs
         self.convs = nnx.List(convs)
         widths = [height * width * channels, *hidden, classes]

@@ -21,12 +21,14 @@ from dpjax.models.cnns import cnn4, lin_b1, lin_b2, lin_b3, lin_b4, small_cnn
 from dpjax.models.distilbert import distilbert
 from dpjax.models.flat import linear, mlp
 from dpjax.models.gpt2 import gpt2
-from dpjax.models.nf_resnet import nf_resnet18
+from dpjax.models.nf_resnet import nf_resnet18, nf_resnet50
+from dpjax.models.nfnet import nfnet_f0, nfnet_f1
 from dpjax.models.recurrent import bilstm, lstm
 from dpjax.models.resnet import resnet18, resnet34
 from dpjax.models.resnet9 import resnet9
 from dpjax.models.roberta import roberta
 from dpjax.models.shapes import example_shape
+from dpjax.models.wide_resnet import wide_resnet
 
 if TYPE_CHECKING:
     from dpjax.models.lora import LoRA
@@ -49,11 +51,15 @@ MODELS: dict[str, Callable[..., nnx.Module]] = {
     "lstm": lstm,
     "mlp": mlp,
     "nf_resnet18": nf_resnet18,
+    "nf_resnet50": nf_resnet50,
+    "nfnet_f0": nfnet_f0,
+    "nfnet_f1": nfnet_f1,
     "resnet18": resnet18,
     "resnet34": resnet34,
     "resnet9": resnet9,
     "roberta": roberta,
     "small_cnn": small_cnn,
+    "wide_resnet": wide_resnet,
 }
 
 

@@ -1,7 +1,6 @@
-"""A residual network without normalisation: standardised weights and known variances."""
+"""Residual networks without normalisation: standardised weights and known variances."""
 
 import functools
-import math
 from collections.abc import Sequence
 
 import jax
@@ -11,65 +10,10 @@ from flax import nnx
 from dpjax import _checks
 from dpjax.models.layers import dense
 from dpjax.models.resnet import stages
+from dpjax.models.standardised import StandardisedConv, scaled_relu
 from dpjax.models.stem import check_stem, pooled, stem_conv
 
-__all__ = ["NormaliserFreeBlock", "StandardisedConv", "nf_resnet18", "scaled_relu"]
-
-_GAMMA = math.sqrt(2 / (1 - 1 / math.pi))
-
-
-def scaled_relu(x: jax.Array) -> jax.Array:
-    """Returns ``sqrt(2 / (1 - 1/pi)) max(x, 0)``, of variance 1 for a standard normal x.
-
-    >>> float(scaled_relu(1.0))
-    1.71285...
-    """
-    return _GAMMA * jax.nn.relu(x)
-
-
-class StandardisedConv(nnx.Module):
-    """A convolution with scaled weight standardisation, and a bias.
-
-    ``gain (W - mean) / sqrt(max(N variance, 1e-4))``, where the mean and the variance are those of
-    an output channel's N = inputs window^2 weights. It keeps the variance of its input, on average.
-
-    Reference: Brock et al., Characterizing signal propagation to close the performance gap in
-    unnormalized ResNets, 2021.
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        window: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        rngs: nnx.Rngs,
-    ) -> None:
-        """Makes kernel, gain and bias."""
-        self.stride, self.padding = stride, padding
-        init = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
-        self.kernel = nnx.Param(init(rngs.params(), (window, window, inputs, outputs), jnp.float32))
-        self.gain = nnx.Param(jnp.ones(outputs))
-        self.bias = nnx.Param(jnp.zeros(outputs))
-
-    def standardised(self) -> jax.Array:
-        """Returns the weights that are used."""
-        kernel = self.kernel[...]
-        centred = kernel - jnp.mean(kernel, axis=(0, 1, 2))
-        squares = jnp.sum(centred**2, axis=(0, 1, 2))  # N variance
-        return centred * (self.gain[...] * jax.lax.rsqrt(jnp.maximum(squares, 1e-4)))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Convolves one example."""
-        padding = [(self.padding, self.padding)] * 2
-        strides = (self.stride, self.stride)
-        layout = ("NHWC", "HWIO", "NHWC")
-        y = jax.lax.conv_general_dilated(
-            x[None], self.standardised(), strides, padding, dimension_numbers=layout
-        )
-        return y[0] + self.bias[...]
+__all__ = ["BottleneckBlock", "NormaliserFreeBlock", "nf_resnet18", "nf_resnet50"]
 
 
 class NormaliserFreeBlock(nnx.Module):
@@ -109,8 +53,8 @@ class nf_resnet18(nnx.Module):
     """A ResNet-18 without normalisation: nothing in it ties the parts of an image together.
 
     Pre-activated blocks ``x + alpha f(x / std)``, whose variance is known beforehand: plus alpha^2
-    with each block, back to ``1 + alpha^2`` where the shape changes. Auto DP-SGD fine-tunes
-    pre-trained NFNets, which this is the small relative of; widths and depth are ResNet-18's. The
+    with each block, back to ``1 + alpha^2`` where the shape changes. It is a small
+    relative of the NFNets that Auto DP-SGD fine-tunes; widths and depth are ResNet-18's. The
     learned gain that starts each branch at zero (SkipInit) is left out, as in the first paper.
 
     Args:
@@ -152,6 +96,96 @@ class nf_resnet18(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the logits of one example."""
         x = pooled(self.conv1(x), self.stem)
+        for block in self.blocks:
+            x = block(x)
+        return self.dense(jnp.mean(scaled_relu(x), axis=(0, 1)))
+
+
+class BottleneckBlock(nnx.Module):
+    """``shortcut(x) + alpha gain y``, y three convolutions of ``act(x) beta``.
+
+    1x1 to a quarter of the outputs, 3x3, 1x1 to the outputs; the gain starts at one. Where the
+    shape changes, the shortcut is a 1x1 convolution of ``act(x) beta``.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        *,
+        alpha: float,
+        beta: float,
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Makes the convolutions."""
+        self.alpha, self.beta = alpha, beta
+        inner = outputs // 4
+        self.conv1 = StandardisedConv(inputs, inner, 1, rngs=rngs)
+        self.conv2 = StandardisedConv(inner, inner, 3, stride=stride, padding="SAME", rngs=rngs)
+        self.conv3 = StandardisedConv(inner, outputs, 1, rngs=rngs)
+        self.gain = nnx.Param(jnp.ones(()))
+        same = inputs == outputs and stride == 1
+        self.shortcut = (
+            None if same else StandardisedConv(inputs, outputs, 1, stride=stride, rngs=rngs)
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Applies the block to one example."""
+        active = scaled_relu(x) * self.beta
+        y = self.conv2(scaled_relu(self.conv1(active)))
+        y = self.conv3(scaled_relu(y))
+        skipped = x if self.shortcut is None else self.shortcut(active)
+        return skipped + (self.alpha * self.gain[...]) * y
+
+
+class nf_resnet50(nnx.Module):
+    """NF-ResNet-50, which De et al. train on ImageNet from scratch under DP-SGD.
+
+    3, 4, 6 and 3 blocks of 256, 512, 1024 and 2048 channels after a 7x7 convolution and pooling:
+    25.6 million parameters for 1000 classes. The gain of a branch (SkipInit) starts at one, as in
+    their configuration for private training.
+
+    Args:
+        shape: (height, width, channels) of one example.
+        classes: how many logits.
+        rngs: where the initial parameters come from.
+        width: channels of the first stage.
+        alpha: > 0, how much each block adds.
+
+    Reference: Brock et al. 2021; De et al. 2022. https://arxiv.org/abs/2204.13650
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        *,
+        rngs: nnx.Rngs,
+        width: int = 256,
+        alpha: float = 0.2,
+    ) -> None:
+        """Makes the blocks, each with its beta."""
+        width = _checks.integer("width", width, at_least=4)
+        alpha = _checks.positive("alpha", alpha)
+        inputs, blocks, variance = width // 4, [], 1.0
+        made = functools.partial(StandardisedConv, rngs=rngs)
+        self.conv1 = stem_conv(made, shape, "imagenet", inputs)
+        for stage, depth in enumerate((3, 4, 6, 3)):
+            for place in range(depth):
+                outputs, stride = width * 2**stage, 2 if stage and not place else 1
+                beta = variance**-0.5
+                sizes = (inputs, outputs, stride)
+                blocks.append(BottleneckBlock(*sizes, alpha=alpha, beta=beta, rngs=rngs))
+                variance = (variance if place else 1.0) + alpha**2
+                inputs = outputs
+        self.blocks = nnx.List(blocks)
+        normal = jax.nn.initializers.normal(0.01)
+        self.dense = nnx.Linear(inputs, classes, kernel_init=normal, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the logits of one example."""
+        x = pooled(self.conv1(x), "imagenet")
         for block in self.blocks:
             x = block(x)
         return self.dense(jnp.mean(scaled_relu(x), axis=(0, 1)))

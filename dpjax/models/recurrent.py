@@ -67,8 +67,8 @@ class RecurrentNet(nnx.Module):
     """An embedding, LSTM layers in one or both directions, and logits from the last states.
 
     Token 0 is padding, before or after the sequence: it changes no state, and its embedding has no
-    gradient. Parameters are ``embedding``, ``forward/<i>/input_kernel`` ..., ``backward/<i>/...``
-    if bidirectional, and ``dense``.
+    gradient, unless `padding` is "read". Parameters are ``embedding``,
+    ``forward/<i>/input_kernel`` ..., ``backward/<i>/...`` if bidirectional, and ``dense``.
 
     Args:
         shape: (length,) of one example.
@@ -78,6 +78,7 @@ class RecurrentNet(nnx.Module):
         hidden: width of each direction's state.
         layers: how many, one on the other.
         bidirectional: whether a second set of layers reads the sequence from its end.
+        padding: "skip", or "read" to take padding for a token like any other.
         rngs: where the initial parameters come from.
     """
 
@@ -91,10 +92,12 @@ class RecurrentNet(nnx.Module):
         hidden: int,
         layers: int,
         bidirectional: bool,
+        padding: str = "skip",
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers."""
         token_count(shape)
+        self.reads_padding = _checks.choice("padding", padding, ("skip", "read")) == "read"
         vocabulary = _checks.integer("vocabulary", vocabulary, at_least=2)
         embedding = _checks.integer("embedding", embedding, at_least=1)
         hidden = _checks.integer("hidden", hidden, at_least=1)
@@ -112,7 +115,7 @@ class RecurrentNet(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the logits of one sequence of tokens."""
-        real = x != 0
+        real = jnp.ones_like(x, bool) if self.reads_padding else x != 0
         states = self.embedding[...][x]
         for depth, layer in enumerate(self.forward):
             last, ahead = layer(states, real)
@@ -134,6 +137,7 @@ def lstm(
     embedding: int = 64,
     hidden: int = 128,
     layers: int = 2,
+    padding: str = "skip",
 ) -> RecurrentNet:
     """DC-SGD's network for NAMES, "a model with two LSTM layers"; it prints nothing else of it.
 
@@ -148,6 +152,8 @@ def lstm(
         embedding: features of a token.
         hidden: width of the state.
         layers: how many LSTM layers.
+        padding: "skip" it, or "read" it like a token, as Opacus' example does: the logits then
+            come from the state after the padding.
 
     Reference: DC-SGD, supplemental material, comparison with AutoClip.
     """
@@ -159,6 +165,7 @@ def lstm(
         hidden=hidden,
         layers=layers,
         bidirectional=False,
+        padding=padding,
         rngs=rngs,
     )
 

@@ -1,7 +1,7 @@
-"""ResNet-18 and ResNet-34 with group normalisation, and ScaleNorm."""
+"""ResNet-18 and ResNet-34 with group normalisation or without any, and ScaleNorm."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,10 +9,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dpjax import _checks
+from dpjax.models.activations import activation as activation_of
 from dpjax.models.layers import GroupNorm, conv, dense, scale_norm_of
 from dpjax.models.stem import check_stem, pooled, stem_conv
 
-__all__ = ["BasicBlock", "ResNet", "resnet18", "resnet34", "stages"]
+__all__ = ["NORMS", "BasicBlock", "ResNet", "resnet18", "resnet34", "stages"]
+
+NORMS = ("group", "none")
+"""What stands in BatchNorm's place."""
 
 # torchvision's: normal, of variance 2 / fan_out.
 _he_fan_out = jax.nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -36,10 +40,12 @@ def stages(blocks: Sequence[int], width: int) -> list[tuple[int, int, int]]:
 class Shortcut(nnx.Module):
     """A 1x1 convolution and a normalisation, where a block changes its input's shape."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, groups: int, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, groups: int | None, rngs: nnx.Rngs
+    ) -> None:
         """Makes both layers."""
         self.conv = _conv(inputs, outputs, 1, stride=stride, rngs=rngs)
-        self.norm = GroupNorm(outputs, groups)
+        self.norm = _norm(outputs, groups)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Applies both."""
@@ -59,24 +65,26 @@ class BasicBlock(nnx.Module):
         outputs: int,
         stride: int,
         *,
-        groups: int,
+        groups: int | None,
         scale_norm: bool,
+        activation: str | Mapping[str, Any] = "relu",
         rngs: nnx.Rngs,
     ) -> None:
-        """Makes the layers."""
+        """Makes the layers; without `groups` there is no normalisation."""
+        self.activation = activation_of(activation)
         self.conv1 = _conv(inputs, outputs, 3, stride=stride, padding=1, rngs=rngs)
-        self.norm1 = GroupNorm(outputs, groups)
+        self.norm1 = _norm(outputs, groups)
         self.conv2 = _conv(outputs, outputs, 3, padding=1, rngs=rngs)
-        self.norm2 = GroupNorm(outputs, groups)
+        self.norm2 = _norm(outputs, groups)
         same = inputs == outputs and stride == 1
         self.shortcut = None if same else Shortcut(inputs, outputs, stride, groups, rngs)
-        self.scale_norm = scale_norm_of(outputs, groups, scale_norm)
+        self.scale_norm = scale_norm_of(outputs, groups or outputs, scale_norm)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Applies the block to one example."""
-        residual = self.norm2(self.conv2(jax.nn.relu(self.norm1(self.conv1(x)))))
+        residual = self.norm2(self.conv2(self.activation(self.norm1(self.conv1(x)))))
         total = residual + (x if self.shortcut is None else self.shortcut(x))
-        return jax.nn.relu(total if self.scale_norm is None else self.scale_norm(total))
+        return self.activation(total if self.scale_norm is None else self.scale_norm(total))
 
 
 class ResNet(nnx.Module):
@@ -92,6 +100,8 @@ class ResNet(nnx.Module):
         groups: of each normalisation, capped at one per channel.
         scale_norm: whether each block normalises after its addition.
         stem: "imagenet" or "cifar".
+        norm: "group" or "none".
+        activation: as `dpjax.models.activation` takes it.
         rngs: where the initial parameters come from.
     """
 
@@ -105,22 +115,27 @@ class ResNet(nnx.Module):
         groups: int,
         scale_norm: bool,
         stem: str,
+        norm: str = "group",
+        activation: str | Mapping[str, Any] = "relu",
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the stem, the blocks and the last layer."""
         width = _checks.integer("width", width, at_least=1)
-        groups = _checks.integer("groups", groups, at_least=1)
+        _checks.integer("groups", groups, at_least=1)
+        own = groups if _checks.choice("norm", norm, NORMS) == "group" else None
+        self.activation = activation_of(activation)
         self.stem = check_stem(stem)
         self.conv1 = stem_conv(functools.partial(_conv, rngs=rngs), shape, stem, width)
-        self.norm1 = GroupNorm(width, groups)
-        options: dict[str, Any] = {"groups": groups, "scale_norm": scale_norm, "rngs": rngs}
+        self.norm1 = _norm(width, own)
+        options: dict[str, Any] = {"groups": own, "scale_norm": scale_norm, "rngs": rngs}
+        options["activation"] = activation
         plan = stages(blocks, width)
         self.blocks = nnx.List([BasicBlock(*sizes, **options) for sizes in plan])
         self.dense = dense(plan[-1][1], classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the logits of one example."""
-        x = pooled(jax.nn.relu(self.norm1(self.conv1(x))), self.stem)
+        x = pooled(self.activation(self.norm1(self.conv1(x))), self.stem)
         for block in self.blocks:
             x = block(x)
         return self.dense(jnp.mean(x, axis=(0, 1)))
@@ -135,13 +150,15 @@ def resnet18(
     groups: int = 32,
     scale_norm: bool = False,
     stem: str = "imagenet",
+    norm: str = "group",
+    activation: str | Mapping[str, Any] = "relu",
 ) -> ResNet:
     """ResNet-18 with GroupNorm in place of BatchNorm, which has as many parameters.
 
     11,689,512 for 1000 classes, torchvision's number: DC-SGD prints "about 12M" and follows
     PyTorch's defaults, hence its stem is the default here; with its ten classes the network has
-    11,181,642. Lin et al. removed BatchNorm and put nothing in its place; Automatic Clipping cites
-    results with this network.
+    11,181,642. Lin et al. removed BatchNorm and put nothing in its place: ``norm="none"``, with
+    11,172,042 parameters. Automatic Clipping cites results with this network.
 
     Args:
         shape: (height, width, channels) of one example.
@@ -152,10 +169,23 @@ def resnet18(
             group normalisation paper's.
         scale_norm: whether each block normalises after its addition (Klause et al. 2022).
         stem: "imagenet" (7x7 stride 2, max 3x3 stride 2) or "cifar" (3x3, no pooling).
+        norm: "group", or "none" for no normalisation at all.
+        activation: as `dpjax.models.activation` takes it.
 
     Reference: He et al. 2016; Wu and He 2018; Klause et al. 2022.
     """
-    return _resnet(shape, classes, [2, 2, 2, 2], width, groups, scale_norm, stem, rngs)
+    return ResNet(
+        shape,
+        classes,
+        blocks=[2, 2, 2, 2],
+        width=width,
+        groups=groups,
+        scale_norm=scale_norm,
+        stem=stem,
+        norm=norm,
+        activation=activation,
+        rngs=rngs,
+    )
 
 
 def resnet34(
@@ -167,6 +197,8 @@ def resnet34(
     groups: int = 32,
     scale_norm: bool = False,
     stem: str = "imagenet",
+    norm: str = "group",
+    activation: str | Mapping[str, Any] = "relu",
 ) -> ResNet:
     """ResNet-34 with GroupNorm: 21,797,672 parameters for 1000 classes, DC-SGD's "about 22M".
 
@@ -174,29 +206,27 @@ def resnet34(
 
     Reference: He et al. 2016; Wu and He 2018; Klause et al. 2022.
     """
-    return _resnet(shape, classes, [3, 4, 6, 3], width, groups, scale_norm, stem, rngs)
-
-
-def _resnet(
-    shape: Sequence[int],
-    classes: int,
-    blocks: Sequence[int],
-    width: int,
-    groups: int,
-    scale_norm: bool,
-    stem: str,
-    rngs: nnx.Rngs,
-) -> ResNet:
     return ResNet(
         shape,
         classes,
-        blocks=blocks,
+        blocks=[3, 4, 6, 3],
         width=width,
         groups=groups,
         scale_norm=scale_norm,
         stem=stem,
+        norm=norm,
+        activation=activation,
         rngs=rngs,
     )
+
+
+class _Unchanged(nnx.Module):
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x
+
+
+def _norm(channels: int, groups: int | None) -> GroupNorm | _Unchanged:
+    return _Unchanged() if groups is None else GroupNorm(channels, groups)
 
 
 _conv: Callable[..., nnx.Conv] = functools.partial(conv, bias=False, kernel_init=_he_fan_out)

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from dpjax.data import data_directory, source_of
+from dpjax.data import File, Folder, data_directory, source_of
 from dpjax.papers import Cell, SeededRun, Store, recipe_of
 from dpjax.papers.prerequisites import Prerequisite
 from dpjax.papers.recipe import Recipe
@@ -95,8 +96,16 @@ def why_not_here(recipe: Recipe, data_dir: str | None = None, pretrained: str | 
         here = model.pretrained and pretrained and pretrained_path(model.pretrained, pretrained)
         if not here:
             reasons.append(f"needs {recipe.needs}")
-    name = recipe.experiment.data.name
-    folder = source_of(name).folder
-    if folder is not None and not (data_directory(data_dir) / folder).exists():
-        reasons.append(f"{name}: no files at hand")
+    source = source_of(recipe.experiment.data.name)
+    folder = data_directory(data_dir) / (source.folder or "")
+    missing = [entry for entry in source.files if not _is_there(entry, folder)]
+    if missing:
+        some = "no" if len(missing) == len(source.files) else "not all"
+        reasons.append(f"{source.name}: {some} files at hand")
     return "; ".join(reasons)
+
+
+def _is_there(entry: File | Folder, folder: Path) -> bool:
+    if isinstance(entry, Folder):
+        return (folder / entry.path).is_dir()
+    return entry.present(folder) is not None

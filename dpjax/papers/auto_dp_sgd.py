@@ -35,7 +35,8 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
 
         ``update = (sum_i W g_i + N(0, (sigma_t s_t)^2 I)) / B`` with ``s_t = W sum_i n_i / B``,
 
-    the mean of the paper's thresholds over the batch.
+    the mean of the paper's thresholds over the batch. The paper's "average sensitivity", the mean
+    of s_t over all steps so far, is reported as the threshold.
 
     Args:
         noise_multiplier: sigma_t.
@@ -90,7 +91,8 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
         def init(params: chex.ArrayTree) -> PrivatizeState:
             del params
             nothing = Released(*[jnp.float32(jnp.nan)] * len(Released._fields))
-            return PrivatizeState(jnp.zeros((), jnp.int32), jnp.copy(root), (), (), nothing)
+            start = nothing._replace(threshold=jnp.float32(0.0))
+            return PrivatizeState(jnp.zeros((), jnp.int32), jnp.copy(root), (), (), start)
 
         def update(
             updates: PerExampleGrads | ClippedSum | chex.ArrayTree,
@@ -110,10 +112,15 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
             if axis_name is not None:
                 gradient, norms = jax.lax.psum((gradient, norms), axis_name)
             step_key = noise.fold(state.key, state.step)
-            std = schedules.value_at(self.noise_multiplier, state.step) * norms / batch_size
+            sensitivity = norms / batch_size
+            std = schedules.value_at(self.noise_multiplier, state.step) * sensitivity
             z = noise.standard_normal(noise.stream(step_key, "noise/gradient"), gradient)
             mean = jax.tree.map(lambda g, z: (g + std * z) / batch_size, gradient, z)
-            new_state = state._replace(step=optax.safe_increment(state.step))
+            mean_before = state.released.threshold
+            new_step = optax.safe_increment(state.step)
+            mean_now = mean_before + (sensitivity - mean_before) / new_step
+            released = state.released._replace(threshold=mean_now)
+            new_state = state._replace(step=new_step, released=released)
             return cast_like(mean, params, updates), new_state
 
         return optax.GradientTransformationExtraArgs(init, update)

@@ -13,17 +13,19 @@ __all__ = [
     "cost_of",
     "estimated_search_seconds",
     "estimated_seconds",
+    "is_measured",
     "network_of",
 ]
 
 _SIDES = {
+    "cifar10_simclr": 64,  # 4,096 features
     **dict.fromkeys(("mnist", "fashion_mnist"), 28),
     **dict.fromkeys(("cifar10", "cifar100", "svhn"), 32),
-    **dict.fromkeys(("celeba_male", "celeba_smiling"), 64),
+    **dict.fromkeys(("celeba_male", "celeba_smiling", "celeba_attributes"), 64),
     "imagenette": 160,
     "names": 20,
     **dict.fromkeys(("ag_news", "ag_news_subset", "sst2"), 64),
-    **dict.fromkeys(("qnli", "qqp", "mnli"), 128),
+    **dict.fromkeys(("qnli", "qqp", "mnli", "mnli_mm"), 128),
 }
 
 
@@ -65,6 +67,7 @@ _COSTS = {
     MeasuredNetwork("alexnet", 160, "vmap"): CoreSeconds(0.59, 1.7),
     MeasuredNetwork("bert", 128): CoreSeconds(0.34, 0.11),
     MeasuredNetwork("bilstm", 64): CoreSeconds(0.0024, 0.022),
+    MeasuredNetwork("cnn4", 28): CoreSeconds(0.001, 0.0028),
     MeasuredNetwork("lin_b1", 28): CoreSeconds(0.00016, 0.0016),
     MeasuredNetwork("lin_b1", 28, "vmap"): CoreSeconds(0.0016, 0.004),
     MeasuredNetwork("lin_b2", 32): CoreSeconds(0.0043, 0.0091),
@@ -73,9 +76,8 @@ _COSTS = {
     MeasuredNetwork("lin_b3", 28, "vmap"): CoreSeconds(0.0019, 0.0074),
     MeasuredNetwork("lin_b4", 32): CoreSeconds(0.0011, 0.002),
     MeasuredNetwork("lin_b4", 32, "vmap"): CoreSeconds(0.0037, 0.0044),
-    MeasuredNetwork("linear", 32): CoreSeconds(2.1e-05, 0.00053),
+    MeasuredNetwork("linear", 64): CoreSeconds(3e-05, 0.0018),
     MeasuredNetwork("lstm", 20): CoreSeconds(0.00064, 0.0028),
-    MeasuredNetwork("nf_resnet18", 32): CoreSeconds(0.075, 0.28),
     MeasuredNetwork("resnet18", 32): CoreSeconds(0.026, 0.13),
     MeasuredNetwork("resnet18", 160): CoreSeconds(0.13, 0.12),
     MeasuredNetwork("resnet34", 32): CoreSeconds(0.063, 0.28),
@@ -123,7 +125,8 @@ def estimated_seconds(run: SeededRun) -> float:
     """Returns roughly how long a run takes on one core.
 
     ``T step + E N example`` with the network's two costs; inner momentum over K_0 iterates takes
-    K_0 + 1 gradients of each example. Evaluations are left out.
+    K_0 + 1 gradients of each example, and K augmented copies K times as long. Evaluations are left
+    out.
 
     Args:
         run: the run; its data need not be there.
@@ -134,9 +137,15 @@ def estimated_seconds(run: SeededRun) -> float:
     return steps * (cost.step + batch * _gradients(run) * cost.example)
 
 
+def is_measured(run: SeededRun) -> bool:
+    """Whether the cost of a run's network has been measured."""
+    return network_of(run)._replace(scale=1.0) in _COSTS
+
+
 def _gradients(run: SeededRun) -> int:
-    method = run.experiment.method
-    return 1 + int(method.get("length", 1)) if method.get("name") == "psasc_momentum" else 1
+    method, copies = run.experiment.method, run.experiment.train.multiplicity
+    momentum = method.get("name") == "psasc_momentum"
+    return copies * (1 + int(method.get("length", 1)) if momentum else 1)
 
 
 def estimated_search_seconds(search: GreedySearch) -> float:

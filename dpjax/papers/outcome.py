@@ -10,10 +10,13 @@ import numpy as np
 from dpjax.papers.printed_numbers import Cell
 from dpjax.papers.recipe import SEEDS, Override, Recipe
 from dpjax.papers.recipes import recipe_of
+from dpjax.papers.recipes.auto_dp_numbers import as_printed
 from dpjax.papers.recipes.lin import search_for
 from dpjax.papers.store import RunRecord, Store
 
 __all__ = ["Outcome", "ThresholdCurve", "greedy_curve", "outcome_of", "threshold_curves"]
+
+_PRINTED_RUNS = 5  # behind the papers' means
 
 
 @dataclass(frozen=True)
@@ -37,26 +40,56 @@ class Outcome:
     searched: tuple[RunRecord, ...]
 
     @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """What the runs gave, one number per seed, in the unit of the printed one."""
+        return tuple(_measured(self.cell, record) or 0.0 for record in self.records)
+
+    @cached_property
     def mean(self) -> float | None:
-        """Our number: the mean over the seeds, in percent; None without a run."""
-        return _mean(self.records)
+        """Our number: the mean over the seeds; None without a run."""
+        return float(np.mean(self.numbers)) if self.numbers else None
 
     @property
     def deviation(self) -> float | None:
         """The standard deviation over the seeds, of a sample; None for fewer than two."""
-        if len(self.records) < 2:
-            return None
-        return float(np.std([100 * record.accuracy for record in self.records], ddof=1))
+        return float(np.std(self.numbers, ddof=1)) if len(self.numbers) > 1 else None
+
+    @property
+    def ours(self) -> float | None:
+        """Our number, from a formula or from runs; None without either."""
+        return self.mean if self.recipe.computed is None else self.recipe.computed
 
     @property
     def difference(self) -> float | None:
-        """Ours minus printed, in points."""
-        return None if self.mean is None else self.mean - self.cell.accuracy
+        """Ours minus printed, in points; None for what is no score."""
+        if self.mean is None or not self.cell.is_score:
+            return None
+        return self.mean - self.cell.value
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of `difference`; None for fewer than two seeds.
+
+        A printed spread counts as a standard deviation over five runs, which the papers report;
+        half a 95% confidence interval over five runs, where one prints that, is nearly the same.
+        """
+        if self.deviation is None:
+            return None
+        printed = (self.cell.spread or 0.0) ** 2 / _PRINTED_RUNS
+        return float(np.sqrt(self.deviation**2 / len(self.numbers) + printed))
+
+    @property
+    def within_errors(self) -> bool | None:
+        """Whether ours is at most two standard errors from print; None for fewer than two seeds."""
+        if self.difference is None or self.error is None:
+            return None
+        return abs(self.difference) <= 2 * self.error
 
     @property
     def sound_mean(self) -> float | None:
-        """The sound method's number, in percent."""
-        return _mean(self.sound)
+        """The sound method's accuracy, in percent."""
+        accuracies = [100 * record.accuracy for record in self.sound]
+        return float(np.mean(accuracies)) if accuracies else None
 
     @property
     def within(self) -> bool:
@@ -79,16 +112,23 @@ def outcome_of(cell: Cell, store: Store, seeds: int = SEEDS) -> Outcome:
         cell,
         recipe,
         choice,
-        tuple(store.done(results)),
+        tuple(r for r in store.done(results) if _measured(cell, r) is not None),
         tuple(store.done(recipe.sound_results(seeds))),
         tuple(store.done(recipe.candidates())),
     )
 
 
-def _mean(records: tuple[RunRecord, ...]) -> float | None:
-    if not records:
-        return None
-    return float(np.mean([100 * record.accuracy for record in records]))
+def _measured(cell: Cell, record: RunRecord) -> float | None:
+    """Returns what a run gives for a cell; None if the run did not record it."""
+    if cell.metric == "accuracy":
+        return 100 * record.accuracy
+    if cell.metric == "seconds":
+        return record.seconds
+    if cell.metric == "sensitivity":
+        return record.threshold
+    if cell.metric == "epsilon":  # as the paper computes it: no guarantee
+        return None if record.threshold is None else as_printed(cell, record.threshold)
+    return None
 
 
 class ThresholdCurve(NamedTuple):

@@ -1,7 +1,6 @@
-"""The papers' printed results: one cell for each number in their tables."""
+"""The papers' printed results: one cell for each number in their tables of results."""
 
 import csv
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,17 @@ from importlib.resources import files
 from dpjax import _checks
 from dpjax.data import source_of
 
-__all__ = ["PAPERS", "Cell", "cell_named", "cells", "select", "tables", "training_size"]
+__all__ = [
+    "METRICS",
+    "PAPERS",
+    "SCORES",
+    "Cell",
+    "cell_named",
+    "cells",
+    "select",
+    "tables",
+    "training_size",
+]
 
 PAPERS = {
     "DC-SGD": "dc-sgd",
@@ -19,11 +28,39 @@ PAPERS = {
     "AutoDP": "auto-dp",
     "PSASC": "psasc",
     "AutoClip": "auto-clip",
+    "De": "de",
 }
-"""The papers: their names in printed.csv, and their names in commands."""
+"""The papers: their names in printed.csv, and their names in commands.
 
-_AG_NEWS_SUBSET = 38_659  # the paper's; the data set's own files do not say
-_DATA = {"MNLI-m/mm": "mnli", "CelebA[Male]": "celeba_male", "CelebA[Smiling]": "celeba_smiling"}
+The last is none of the five: De et al. 2022 print what the field compares with on CIFAR-10.
+"""
+
+METRICS = {
+    "accuracy": "%",
+    "BLEU": "%",
+    "ROUGE-L": "%",
+    "seconds": "s",
+    "runs": "",
+    "sensitivity": "",
+    "epsilon": "",
+    "epsilon change": "%",
+    "accuracy gain": "%",
+}
+"""What is printed, and its unit."""
+
+SCORES = ("accuracy", "BLEU", "ROUGE-L")
+"""The metrics whose differences are counted in points."""
+
+_AG_NEWS_SUBSET = 38_659  # of its 120,000 training examples; the data set's own files do not say
+_DATA = {
+    "AG News": "ag_news",
+    "CIFAR-10": "cifar10",
+    "CelebA[Male]": "celeba_male",
+    "CelebA[Smiling]": "celeba_smiling",
+    "CelebA multi-label": "celeba_attributes",
+    "MNLI-m": "mnli",
+    "MNLI-mm": "mnli_mm",
+}
 
 
 @dataclass(frozen=True)
@@ -36,11 +73,13 @@ class Cell:
         dataset: the data set as printed.
         model: the network as printed.
         optimizer: the optimizer as printed.
-        epsilon: the printed budget; infinity without privacy.
+        epsilon: the printed budget; infinity without privacy, None where the table has none.
         delta: the printed delta; None where the table has none.
-        method: the method as printed.
-        accuracy: the printed score, in percent mostly.
-        std: the printed spread; None where there is none.
+        method: the method as printed, with its setting where the table is about that.
+        metric: what is printed, one of `METRICS`.
+        value: the printed number.
+        spread: what is printed after ±, a standard deviation or half a confidence interval; None
+            where there is none.
         tuning_cost: "none", or the accountant that pays for tuning: "LT" or "RDP".
         sigma0: the printed first noise multiplier; None where there is none.
         note: what else the table says of the row.
@@ -51,11 +90,12 @@ class Cell:
     dataset: str
     model: str
     optimizer: str
-    epsilon: float
+    epsilon: float | None
     delta: float | None
     method: str
-    accuracy: float
-    std: float | None
+    metric: str
+    value: float
+    spread: float | None
     tuning_cost: str
     sigma0: float | None
     note: str
@@ -68,21 +108,29 @@ class Cell:
     @property
     def name(self) -> str:
         """The cell in commands, as "dc-sgd/IV/mnist/cnn/2/dp-sgd"."""
+        budget = [] if self.epsilon is None else [f"{self.epsilon:g}"]
         sigma = [] if self.sigma0 is None else [f"sigma{self.sigma0:g}"]
-        metric = [self.note] if self.metric != "accuracy" else []
-        parts = [self.dataset, self.model, f"{self.epsilon:g}", *sigma, self.method, *metric]
+        metric = [self.metric] if self.metric != "accuracy" else []
+        parts = [self.dataset, self.model, *budget, *sigma, self.method, *metric]
         return "/".join([self.table_name, *map(_slug, parts)])
 
     @property
     def data(self) -> str:
         """The data set's name in `dpjax.data`, or what it would be called there."""
         plain = re.sub(r"\W+", "_", self.dataset.lower()).strip("_")
-        return _DATA.get(self.dataset, "cifar10" if plain == "cifar_10" else plain)
+        return _DATA.get(self.dataset, plain)
 
     @property
-    def metric(self) -> str:
-        """What is measured: accuracy, except for generated text."""
-        return self.note if self.note in ("BLEU", "ROUGE-L") else "accuracy"
+    def is_score(self) -> bool:
+        """Whether a difference from it is counted in points."""
+        return self.metric in SCORES
+
+    @property
+    def budget(self) -> str:
+        """The budget in print: epsilon or, where each method has its own, sigma_0."""
+        if self.sigma0 is not None:
+            return f"σ₀ {self.sigma0:g}"
+        return "" if self.epsilon is None else f"{self.epsilon:g}"
 
 
 @cache
@@ -90,7 +138,7 @@ def cells() -> tuple[Cell, ...]:
     """Returns all cells, in the order of the file.
 
     >>> cells()[0].name
-    'dc-sgd/II/mnist/cnn/2/dp-sgd'
+    'dc-sgd/I/mnist/cnn/dp-sgd/seconds'
     """
     text = files("dpjax.papers").joinpath("printed.csv").read_text(encoding="utf-8")
     return tuple(_cell(row) for row in csv.DictReader(text.splitlines()))
@@ -165,11 +213,12 @@ def _cell(row: dict[str, str]) -> Cell:
         row["dataset"],
         row["model"],
         row["optimizer"],
-        math.inf if row["epsilon"] == "inf" else float(row["epsilon"]),
+        _number(row["epsilon"]),  # "inf" among them
         _number(row["delta"]),
         row["method"],
-        float(row["accuracy"].split("/")[0]),  # of MNLI's two test sets, the matched one
-        _number(row["std"]),
+        row["metric"],
+        float(row["value"]),
+        _number(row["spread"]),
         row["tuning_cost"],
         _number(row["sigma0"]),
         row["note"],

@@ -59,6 +59,7 @@ class Recipe:
         waits_for: a prerequisite that is not known yet: thresholds from public data, or the noise
             that a tuning budget leaves. Until then `experiment` is a placeholder.
         obstacle: why there is no run.
+        computed: the number itself where a formula gives it, and no run is needed.
         needs: what is required besides data sets: pre-trained weights. ``model.pretrained`` of the
             experiment is then the published name of their directory.
         ours: settings that the paper leaves open, and the values used here.
@@ -71,6 +72,7 @@ class Recipe:
     sound: Experiment | None = None
     waits_for: Prerequisite | None = None
     obstacle: str = ""
+    computed: float | None = None
     needs: str = ""
     ours: str = ""
 

@@ -154,7 +154,7 @@ class Task:
 
         def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
             logits = self._logits(Parameters(params, frozen).merged(), x)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, y)
+            return _loss(logits, y)
 
         if not self.config.augment:
             return lambda params, example: plain(params, self._scaled(example.x), example.y)
@@ -169,6 +169,8 @@ class Task:
     def outcomes(self, params: Any, examples: Examples) -> tuple[jax.Array, jax.Array]:
         """Returns for each held-out example whether it is classified right, and its loss.
 
+        Of several labels at once, it is the share that is right.
+
         Args:
             params: all parameters.
             examples: examples that are not among the private ones, without augmentation.
@@ -176,8 +178,7 @@ class Task:
 
         def one(example: Examples) -> tuple[jax.Array, jax.Array]:
             logits = self._logits(params, self._scaled(example.x))
-            loss = optax.softmax_cross_entropy_with_integer_labels(logits, example.y)
-            return jnp.argmax(logits) == example.y, loss
+            return _right(logits, example.y), _loss(logits, example.y)
 
         size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
         return jax.lax.map(one, examples, batch_size=size)
@@ -198,6 +199,19 @@ class Task:
             return x
         mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
         return (x.astype(jnp.float32) / self.pixels.full - mean) / std
+
+
+def _loss(logits: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns the cross entropy of one label, or the mean of those of several labels at once."""
+    if y.ndim == 0:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype)))
+
+
+def _right(logits: jax.Array, y: jax.Array) -> jax.Array:
+    if y.ndim == 0:
+        return jnp.argmax(logits) == y
+    return jnp.mean((logits > 0) == (y > 0))
 
 
 def flip(image: jax.Array, key: jax.Array) -> jax.Array:

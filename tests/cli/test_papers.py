@@ -8,6 +8,7 @@ import pytest
 from dpjax.cli import main
 from dpjax.papers import RunRecord, Store, cell_named, outcome_of, recipe_of
 from dpjax.train import Experiment
+from tests.papers.made import pretend_files
 
 CELL = "psasc/III/mnist/4-layer-cnn/3/dp-psac"
 
@@ -21,9 +22,10 @@ def record(run, accuracy):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store in which one cell is run: two candidates, then two seeds of the better one."""
+    """A store in which one cell is run: five candidates, then two seeds of the better one."""
     store, recipe = Store(tmp_path / "store"), recipe_of(cell_named(CELL))
-    for run, accuracy in zip(recipe.candidates(), (0.95, 0.96), strict=True):
+    scores = (0.95, 0.96, 0.95, 0.94, 0.9)
+    for run, accuracy in zip(recipe.candidates(), scores, strict=True):
         store.add(run, record(run, accuracy), [])
     for run, accuracy in zip(recipe.results(recipe.grid[1], 2), (0.97, 0.98), strict=True):
         store.add(run, record(run, accuracy), [])
@@ -33,7 +35,7 @@ def store(tmp_path):
 def test_list_counts_what_is_run(store, capsys):
     assert main(["papers", "list", "--store", str(store.path), "--json"]) == 0
     rows = {row["table"]: row for row in json.loads(capsys.readouterr().out)["tables"]}
-    assert sum(row["cells"] for row in rows.values()) == 822
+    assert sum(row["cells"] for row in rows.values()) == 1_270
     assert rows["psasc/III"]["run"] == 1
     assert rows["psasc/III"]["within_1_point"] == 1  # 97.5 beside 98.11
     assert rows["dc-sgd/IV"]["run"] == 0
@@ -49,6 +51,14 @@ def test_config_is_an_experiment_with_the_choice_in_it(store, capsys):
     assert experiment.optimizer.learning_rate == choice["optimizer.learning_rate"]
 
 
+def test_config_of_an_unsearched_grid_says_so(store, capsys):
+    name = "dc-sgd/IV/mnist/cnn/2/dp-sgd"
+    assert main(["papers", "config", name, "--store", str(store.path)]) == 0
+    assert "# NOT SEARCHED: the first of 4 candidates" in capsys.readouterr().out
+    assert main(["papers", "config", CELL, "--store", str(store.path)]) == 0
+    assert "NOT SEARCHED" not in capsys.readouterr().out
+
+
 def test_a_cell_without_runs_says_why(store, capsys):
     name = "auto-clip/4/e2e/gpt2/3/auto-s/bleu"
     assert main(["papers", "config", name, "--store", str(store.path)]) == 2
@@ -56,7 +66,7 @@ def test_a_cell_without_runs_says_why(store, capsys):
 
 
 def test_plan_lists_what_is_left(store, tmp_path, capsys):
-    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    pretend_files(tmp_path / "data", "mnist")
     asked = ["papers", "plan", "psasc/III", "--rows", "dp-psac", "--json"]
     asked += ["--store", str(store.path), "--data-dir", str(tmp_path / "data")]
     assert main(asked) == 0
@@ -65,11 +75,12 @@ def test_plan_lists_what_is_left(store, tmp_path, capsys):
     assert plan["core_hours"] > 0
     refused = {row["cell"]: row["why"] for row in plan["refused"]}
     assert "no files at hand" in refused["psasc/III/fashion-mnist/4-layer-cnn/9/dp-psac"]
-    assert "SimCLRv2" in refused["psasc/III/cifar10/simclrv2-features/2/dp-psac"]
+    simclr = refused["psasc/III/cifar10/simclrv2-features/2/dp-psac"]
+    assert simclr == "cifar10_simclr: no files at hand"
 
 
 def test_run_of_what_is_done_only_shows_it(store, tmp_path, capsys):
-    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    pretend_files(tmp_path / "data", "mnist")
     asked = ["papers", "run", "psasc/III", "--rows", "mnist", "--rows", "dp-psac"]
     asked += ["--seeds", "2", "--store", str(store.path), "--data-dir", str(tmp_path / "data")]
     assert main(asked) == 0

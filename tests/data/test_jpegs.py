@@ -142,6 +142,18 @@ def test_celeba(monkeypatch, pillow, tmp_path, name, train, test):
     assert loaded.classes == 2
 
 
+def test_celeba_with_all_labels_at_once(monkeypatch, pillow, tmp_path):
+    names = [f"A{i}" for i in range(40)]
+    rows = [[1 if (i + j) % 3 == 0 else -1 for j in range(40)] for i in range(6)]
+    lines = [f"{name} " + " ".join(map(str, row)) for name, row in zip(NAMES, rows, strict=True)]
+    text = "\n".join(["6", " ".join(names), *lines, ""])
+    write_celeba(tmp_path / "celeba", attributes=text)
+    make_official(monkeypatch, "celeba_attributes", tmp_path / "celeba", 3, 2)
+    loaded = data.load("celeba_attributes", tmp_path)
+    assert (loaded.train.y.shape, loaded.classes) == ((3, 40), 40)
+    np.testing.assert_array_equal(loaded.test.y, (1 + np.array(rows)[[3, 5]]) // 2)
+
+
 @pytest.mark.parametrize(
     ("lists", "said"),
     [

@@ -35,7 +35,7 @@ def said(name, directory=None):
 def test_unknown_names_are_refused_with_the_nearest():
     assert "data set = 'cifar-10': did you mean 'cifar10'?" in str(said("cifar-10"))
     assert "did you mean 'celeba_male'?" in str(said("celeba"))
-    assert "known: ag_news, ag_news_subset, celeba_male" in str(said("xyz"))
+    assert "known: ag_news, ag_news_subset, celeba_attributes" in str(said("xyz"))
 
 
 def test_a_missing_file_says_what_to_put_where(mnist, home):
@@ -123,7 +123,7 @@ def test_digits_are_the_public_ones_in_their_public_order():
 
 
 def test_every_source_is_complete():
-    assert len(DATASETS) == 20
+    assert len(DATASETS) == 22
     for name, source in DATASETS.items():
         assert (source.name, source.notes[-1]) == (name, ".")
         assert all(getattr(source, field.name) != "" for field in fields(source))
@@ -135,7 +135,8 @@ def test_every_source_is_complete():
                 assert len(digits) == {"md5": 32, "sha1": 40, "sha256": 64, "none": 0}[algorithm]
         assert all(address.startswith("http") for address in source.addresses)
     assert {name for name, source in DATASETS.items() if not source.addresses} == {
-        *("digits", "celeba_male", "celeba_smiling", "ag_news_subset"),
+        *("digits", "celeba_male", "celeba_smiling", "celeba_attributes", "ag_news_subset"),
+        "cifar10_simclr",
     }
 
 

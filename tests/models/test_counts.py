@@ -13,6 +13,20 @@ def dense(inputs, outputs):
     return inputs * outputs + outputs
 
 
+def wide(depth, width):
+    def standardised(inputs, outputs, window):
+        return conv(inputs, outputs, window) + outputs
+
+    total, inputs = standardised(3, 16, 3), 16
+    for outputs in (16 * width, 32 * width, 64 * width):
+        total += standardised(inputs, outputs, 1) + 2 * inputs  # the shortcut and its norm
+        for _ in range((depth - 4) // 6):
+            total += 2 * inputs + standardised(inputs, outputs, 3)
+            total += 2 * outputs + standardised(outputs, outputs, 3)
+            inputs = outputs
+    return total + 2 * inputs + dense(inputs, 10)
+
+
 LARGE = {"layers": 24, "width": 1024, "heads": 16, "hidden": 4096}
 COUNTS = [
     # DC-SGD prints 28,058; Opacus' MNIST example has 26,010.
@@ -91,6 +105,19 @@ COUNTS = [
     ),
     # Gains and biases of a standardised convolution are as many as a normalisation's.
     ("nf_resnet18", (32, 32, 3), 10, {}, 11_181_642),
+    # BatchNorm removed, with its scales and biases: the stem's, 16 of blocks and 3 of shortcuts.
+    (
+        "resnet18",
+        (32, 32, 3),
+        10,
+        {"norm": "none"},
+        11_181_642 - 2 * (64 + 4 * (64 + 128 + 256 + 512) + 128 + 256 + 512),
+    ),
+    # DC-SGD's number, from grey images.
+    ("small_cnn", (28, 28, 1), 10, {"channels": 3}, 28_058),
+    # Convolutions with a gain and a bias per channel; two norms a block, and one of the shortcut.
+    ("wide_resnet", (32, 32, 3), 10, {}, wide(16, 4)),
+    ("wide_resnet", (32, 32, 3), 10, {"depth": 40}, wide(40, 4)),
     # PyTorch's LSTM: four gates, two biases.
     (
         "lstm",
@@ -119,6 +146,16 @@ COUNTS = [
 @pytest.mark.parametrize(("name", "shape", "classes", "options", "count"), COUNTS)
 def test_parameter_counts(name, shape, classes, options, count):
     assert build(name, shape, classes, **options).param_count == count
+
+
+# In millions, as timm lists dm_nfnet_f0, dm_nfnet_f1 and nf_resnet50 with 1000 classes.
+@pytest.mark.parametrize(
+    ("name", "side", "millions"),
+    [("nfnet_f0", 192, 71.49), ("nfnet_f1", 224, 132.63), ("nf_resnet50", 256, 25.56)],
+)
+def test_published_sizes(name, side, millions):
+    count = build(name, (side, side, 3), 1000).param_count
+    assert round(count / 1e6, 2) == millions
 
 
 def test_lstm_is_about_as_large_as_measured():

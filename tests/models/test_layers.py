@@ -8,8 +8,9 @@ from flax import nnx
 
 from dpjax.models import build
 from dpjax.models.layers import GroupNorm
-from dpjax.models.nf_resnet import NormaliserFreeBlock, StandardisedConv, scaled_relu
+from dpjax.models.nf_resnet import NormaliserFreeBlock
 from dpjax.models.resnet import BasicBlock
+from dpjax.models.standardised import StandardisedConv, scaled_relu
 from tests.models import reference as ref
 from tests.models.helpers import fast_jit, random_like, random_params
 

@@ -18,6 +18,7 @@ from tests.models.helpers import fast_jit, random_params
 
 SMALL = {"width": 4, "groups": 2, "scale_norm": True, "stem": "cifar"}
 ENCODER = {"layers": 2, "width": 4, "heads": 2, "hidden": 6, "positions": 8}
+NFNET = {"widths": [16, 16, 16, 16], "group": 4}
 # Shape, options; as small as the layers allow.
 TINY = {
     "alexnet": ((63, 63, 1), {"hidden": 4}),
@@ -35,11 +36,15 @@ TINY = {
     "lstm": ((6,), {"vocabulary": 7, "embedding": 3, "hidden": 4}),
     "mlp": ((4, 4, 1), {"hidden": 8}),
     "nf_resnet18": ((16, 16, 1), {"width": 4, "stem": "cifar"}),
+    "nf_resnet50": ((32, 32, 1), {"width": 8}),
+    "nfnet_f0": ((32, 32, 1), NFNET),
+    "nfnet_f1": ((32, 32, 1), NFNET),
     "resnet18": ((16, 16, 1), SMALL),
     "resnet34": ((16, 16, 1), SMALL),
     "resnet9": ((16, 16, 1), {"width": 4, "groups": 2, "scale_norm": True}),
     "roberta": ((6,), {"vocabulary": 7, **ENCODER}),
     "small_cnn": ((16, 16, 1), {}),
+    "wide_resnet": ((8, 8, 1), {"depth": 10, "width": 1, "groups": 4}),
 }
 # Those that compile fast and have every kind of layer but the residual ones.
 FAST = ("bilstm", "cnn4", "lin_b3", "linear", "mlp", "small_cnn")

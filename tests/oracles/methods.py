@@ -91,11 +91,13 @@ def adaclip_step(
     beta2: float,
     h_floor: float,
     h_ceiling: float,
+    published: bool = False,
 ) -> tuple[Array, tuple[Array, Array]]:
     """u_i = clip((g_i - m)/b, 1), b = sqrt(s) sqrt(sum s); g~ = b (sum u_i + sigma z)/B + m.
 
-    v = (g~ - m)^2 - b^2 sigma^2/B^2 with the old m; s^2 <- clamp(beta2 s^2 + (1 - beta2) B v);
-    m <- beta1 m + (1 - beta1) g~. The state is (m, s^2), and the update is g~.
+    v = (g~ - m)^2 - b^2 sigma^2/B^2 with the old m; s^2 <- clamp(beta2 s^2 + (1 - beta2) B v), or
+    as published s^2 <- beta2 s^2 + (1 - beta2) clamp(v); m <- beta1 m + (1 - beta1) g~. The state
+    is (m, s^2), and the update is g~.
     """
     m, s2 = state
     s = np.sqrt(s2)
@@ -104,7 +106,10 @@ def adaclip_step(
     clipped = rules.weight("abadi", row_norms(u), 1.0) @ u
     released = b * (clipped + sigma * z_grad) / B + m
     v = (released - m) ** 2 - b**2 * sigma**2 / B**2
-    s2 = np.clip(beta2 * s2 + (1 - beta2) * B * v, h_floor, h_ceiling)
+    if published:
+        s2 = beta2 * s2 + (1 - beta2) * np.clip(v, h_floor, h_ceiling)
+    else:
+        s2 = np.clip(beta2 * s2 + (1 - beta2) * B * v, h_floor, h_ceiling)
     return released, (beta1 * m + (1 - beta1) * released, s2)
 
 

@@ -1,8 +1,10 @@
 """Made data in the shapes of the papers' sets, for runs that take two steps."""
 
+from pathlib import Path
+
 import numpy as np
 
-from dpjax.data import Dataset, Pixels, Split
+from dpjax.data import Dataset, Pixels, Split, source_of
 
 # Shape of one example, classes, vocabulary.
 SHAPES = {
@@ -19,18 +21,31 @@ SHAPES = {
     "qnli": ((16,), 2, 1000),
     "sst2": ((16,), 2, 1000),
     "mnli": ((16,), 3, 1000),
+    "mnli_mm": ((16,), 3, 1000),
     "qqp": ((16,), 2, 1000),
-    "features": ((64,), 10, None),
+    "cifar10_simclr": ((64,), 10, None),
+    "celeba_attributes": ((64, 64, 3), 40, None),
 }
 
 
-def made(name: str, kind: str | None = None, size: int = 12) -> Dataset:
-    """Returns a data set of random examples under a name, in the shape of `kind` or of the name."""
-    shape, classes, vocabulary = SHAPES[kind or name]
+def pretend_files(folder: Path, name: str) -> None:
+    """Makes empty files where the official ones of a data set belong."""
+    source = source_of(name)
+    for entry in source.files:
+        path = folder / (source.folder or "") / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def made(name: str, size: int = 12) -> Dataset:
+    """Returns random examples in the shape of a data set."""
+    shape, classes, vocabulary = SHAPES[name]
     rng = np.random.default_rng(0)
 
     def split(count: int) -> Split:
-        y = rng.integers(0, classes, count).astype(np.int32)
+        several = name == "celeba_attributes"
+        top, size = (2, (count, classes)) if several else (classes, (count,))
+        y = rng.integers(0, top, size).astype(np.int32)
         if vocabulary is not None:
             return Split(rng.integers(1, vocabulary, (count, *shape)).astype(np.int32), y)
         if len(shape) == 1:

@@ -43,3 +43,13 @@ def test_it_is_no_mechanism_and_nothing_accounts_for_it():
 def test_its_noise_cannot_be_calibrated():
     with pytest.raises(ValueError, match=r"expected a number.*auto_dp_sgd_sound"):
         auto_dp_sgd(steps_per_epoch=10, epochs=5)
+
+
+def test_the_average_sensitivity_is_the_mean_over_all_steps():
+    """The paper's C: the mean of W |g_i| over examples and iterations."""
+    tx = auto_dp_sgd(1.0, steps_per_epoch=10, epochs=5, scale=0.5).transformation(4, KEY)
+    state, norms = tx.init(PARAMS), np.array([[3.0, 4.0, 0.0, 1.0], [2.0, 2.0, 2.0, 6.0]])
+    for row in norms:
+        rows = jnp.zeros((4, 3)).at[:, 1].set(row)
+        _, state = tx.update(rows, state, PARAMS)
+    np.testing.assert_allclose(state.released.threshold, 0.5 * norms.mean(), rtol=1e-5)

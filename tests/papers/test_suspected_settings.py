@@ -1,9 +1,11 @@
 """Suspicions: runs that change one setting of a cell, and what the report says of them."""
 
+from pathlib import Path
+
 import pytest
 
-from dpjax.papers import RunRecord, Store, cell_named, recipe_of
-from dpjax.papers.report.result_tables import explained_differences
+from dpjax.papers import RunRecord, Store, cell_named, outcome_of, recipe_of
+from dpjax.papers.report.suspicions import suspicions
 from dpjax.papers.suspected_settings import SUSPECTED_SETTINGS, SuspectedSetting
 
 AUTO_CLIP = "dc-sgd/VIII/mnist/cnn/2/autoclip"
@@ -33,16 +35,21 @@ def test_a_run_waits_for_the_cells_own_choice(tmp_path):
 
 def test_the_report_says_how_much_went_away(tmp_path):
     store, explanation = Store(tmp_path), next(e for e in SUSPECTED_SETTINGS if e.cell == AUTO_CLIP)
-    assert explained_differences(store) == ""
+    cell = cell_named(AUTO_CLIP)
+    assert suspicions([outcome_of(cell, store)], store) == ""
     own = recipe_of(cell_named(AUTO_CLIP)).results({}, 1)[0]
     changed = explanation.run(store)
     store.add(own, record(own, 0.9483), [])
     store.add(changed, record(changed, 0.9603), [])
     assert explanation.accuracy(store) == pytest.approx(96.03)
     # Printed 96.83: 2.00 points below before, 0.80 after.
-    assert "| +1.20 of 2.00 |" in explained_differences(store)
+    assert "| +1.20 of 2.00 |" in suspicions([outcome_of(cell, store)], store)
 
 
-def test_what_people_wrote_is_kept(tmp_path):
-    (tmp_path / "differences.md").write_text("Because.\n")
-    assert explained_differences(Store(tmp_path)).endswith("Because.")
+def test_a_suspicion_that_fixes_the_choice_waits_for_none(tmp_path):
+    """DP-PSASC's stored runs are of another network, with learning rates of their own."""
+    own = [each for each in SUSPECTED_SETTINGS if each.cell.startswith("psasc/")]
+    runs = [each.run(Store(tmp_path)) for each in own]
+    assert {run.experiment.model.name for run in runs} == {"small_cnn"}
+    stored = Store(Path(__file__).parents[2] / "docs" / "results").records
+    assert all(run.key in stored for run in runs)

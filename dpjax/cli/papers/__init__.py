@@ -28,7 +28,7 @@ GROUP = Group(
             run.EXPLAIN,
         ),
         "report": (
-            "the stored runs beside the printed numbers: REPORT.md and a picture",
+            "the stored runs beside the printed numbers: pages in Markdown and HTML, and a picture",
             report.COMMAND,
         ),
         "figure": (

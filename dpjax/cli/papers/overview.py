@@ -9,7 +9,7 @@ from dpjax.cli.papers.flags import add_cell_flags, add_store_flag, chosen_cells,
 from dpjax.papers import GreedySearch, Outcome, SeededRun, cell_named, outcome_of
 from dpjax.papers import tables as printed_tables
 from dpjax.papers.agenda import Agenda, agenda_of
-from dpjax.papers.core_hours import estimated_seconds
+from dpjax.papers.core_hours import estimated_seconds, is_measured
 
 __all__ = ["CONFIG", "LIST", "PLAN"]
 
@@ -59,14 +59,24 @@ def _run_config(args: argparse.Namespace) -> int:
     outcome = outcome_of(cell_named(args.cell), store_of(args))
     recipe = outcome.recipe
     if recipe.experiment is None:
-        raise ValueError(f"{args.cell}: expected a cell with runs. {recipe.obstacle}")
+        why = recipe.obstacle or f"A formula gives {recipe.computed:g}: {recipe.ours}"
+        raise ValueError(f"{args.cell}: expected a cell with runs. {why}")
     chosen = recipe.experiment.with_values(outcome.choice or recipe.only_choice)
-    said = [f"# {args.cell}: printed {outcome.cell.accuracy:g}"]
+    said = [f"# {args.cell}: printed {outcome.cell.value:g}"]
     said += [f"# ours to say: {recipe.ours}"] if recipe.ours else []
     said += [f"# needs {recipe.needs}"] if recipe.needs else []
+    said += _unsearched(outcome)
     said += [f"# {path}: the paper tries {list(v)}" for path, v in recipe.paper_grid.items()]
     print("\n".join([*said, chosen.to_toml().rstrip()]))
     return 0
+
+
+def _unsearched(outcome: Outcome) -> list[str]:
+    """Returns a warning where the grid has not been searched."""
+    count = len(outcome.recipe.candidates())
+    if outcome.choice is not None or not count:
+        return []
+    return [f"# NOT SEARCHED: the first of {count} candidates, which none was compared with"]
 
 
 CONFIG = Command(
@@ -84,7 +94,7 @@ def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
 def _run_plan(args: argparse.Namespace) -> int:
     agenda = agenda_of(chosen_cells(args), store_of(args), args.seeds, args.data_dir)
     runs = [*agenda.searches, *agenda.results]
-    seconds = sum(map(estimated_seconds, runs))
+    seconds = sum(estimated_seconds(run) for run in runs if is_measured(run))
     data = {
         "runs": [_run_data(run) for run in runs],
         "waiting_for": [_prerequisite(wanted) for wanted in agenda.prerequisites],
@@ -111,7 +121,7 @@ def _plan_text(agenda: Agenda, runs: Sequence[SeededRun], seconds: float) -> str
 
 def _run_cells(run: SeededRun) -> list[str]:
     shown = [str(value) for name, value in _run_data(run).items() if name != "seconds"]
-    return [*shown, f"{estimated_seconds(run) / 60:.0f}"]
+    return [*shown, f"{estimated_seconds(run) / 60:.0f}" if is_measured(run) else "?"]
 
 
 def _run_data(run: SeededRun) -> dict[str, object]:
@@ -124,7 +134,7 @@ def _run_data(run: SeededRun) -> dict[str, object]:
         "epsilon": experiment.privacy.epsilon or "-",
         "seed": run.seed,
         "for": run.purpose,
-        "seconds": estimated_seconds(run),
+        "seconds": estimated_seconds(run) if is_measured(run) else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""``dpjax papers report``: the stored runs beside the printed numbers, and a picture."""
+"""``dpjax papers report``: the stored runs beside the printed numbers, pages and a picture."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,12 +12,14 @@ from dpjax.cli.command import Command
 from dpjax.cli.papers.flags import add_store_flag, store_of
 from dpjax.cli.train import say
 from dpjax.papers import PAPERS, Cell, Outcome, Store, cells, outcome_of
-from dpjax.papers.report import report
+from dpjax.papers.report import FRONT, NOT_RUN, html_page, report
 from dpjax.papers.report.result_tables import TITLES
 from dpjax.train.folder import write_atomically
 
 __all__ = ["COMMAND", "draw_report", "report_figure"]
 
+_TITLES = {f"{short}.md": TITLES[name] for name, short in PAPERS.items()}
+_TITLES |= {FRONT: "All papers", NOT_RUN: "Not run"}
 _NAMED = 4  # how many of the largest differences at either end are labelled
 _MOST_ACROSS = 5  # panels
 _PANEL, _BELOW = 3.0, 3.9  # inches
@@ -28,7 +30,7 @@ _BAND = {"color": figures.GREY, "alpha": 0.13, "linewidth": 0}
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_store_flag(parser)
     parser.add_argument(
-        "--out", metavar="DIR", help="where REPORT.md and report.png go; without it, --store"
+        "--out", metavar="DIR", help="where the pages and report.png go; without it, --store"
     )
     parser.add_argument(
         "--data-dir",
@@ -44,12 +46,21 @@ def _run(args: argparse.Namespace) -> int:
         raise ValueError(f"--store {args.store}: expected a folder with finished runs")
     folder = Path(args.out) if args.out else store.path
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "REPORT.md", report(store, cells(), args.data_dir))
-    print(folder / "REPORT.md")
+    pages = report(store, cells(), args.data_dir)
+    links = [(_TITLES[name], _html(name)) for name in pages]
+    for name, text in pages.items():
+        write_atomically(folder / name, text)
+        print(folder / name)
+        write_atomically(folder / _html(name), html_page(text, links))
+        print(folder / _html(name))
     picture = _drawn(store, folder / "report.png")
     if picture:
         print(picture)
     return 0
+
+
+def _html(name: str) -> str:
+    return str(Path(name).with_suffix(".html"))
 
 
 def _drawn(store: Store, output: Path) -> str | None:
@@ -75,7 +86,7 @@ def draw_report(outcomes: Sequence[Outcome], output: str) -> None:
 
 def report_figure(outcomes: Sequence[Outcome]) -> Any:
     """Returns the picture; a paper has one colour in all of it."""
-    ours = [outcome for outcome in outcomes if outcome.mean is not None]
+    ours = [outcome for outcome in outcomes if outcome.difference is not None]
     groups = _groups(ours)
     rows = max(1, -(-len(groups) // _MOST_ACROSS))
     across = max(1, -(-len(groups) // rows))
@@ -120,13 +131,13 @@ def _colour(name: str) -> str:
 
 
 def _draw_group(axes: Any, cell: Cell, own: Sequence[Outcome]) -> None:
-    printed = np.array([outcome.cell.accuracy for outcome in own])
+    printed = np.array([outcome.cell.value for outcome in own])
     ours = np.array([outcome.mean for outcome in own])
     axes.errorbar(
         printed,
         ours,
         yerr=[outcome.deviation or 0.0 for outcome in own],
-        xerr=[outcome.cell.std or 0.0 for outcome in own],
+        xerr=[outcome.cell.spread or 0.0 for outcome in own],
         alpha=0.75,
         **_dots(cell.paper),
     )

@@ -89,7 +89,7 @@ def _outcome_table(outcomes: list[Outcome]) -> str:
     rows = [
         [
             outcome.cell.name,
-            f"{outcome.cell.accuracy:.2f}",
+            f"{outcome.cell.value:.2f}",
             "-" if outcome.mean is None else f"{outcome.mean:.2f}",
             "-" if outcome.deviation is None else f"{outcome.deviation:.2f}",
             "-" if outcome.difference is None else f"{outcome.difference:+.2f}",
@@ -131,7 +131,7 @@ def _explained_row(suspected: SuspectedSetting, store: Store) -> list[str]:
     found = suspected.accuracy(store)
     return [
         suspected.cell,
-        f"{outcome.cell.accuracy:.2f}",
+        f"{outcome.cell.value:.2f}",
         "-" if outcome.mean is None else f"{outcome.mean:.2f}",
         suspected.changed,
         "-" if found is None else f"{found:.2f}",

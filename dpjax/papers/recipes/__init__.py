@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell
 from dpjax.papers.recipe import Recipe
-from dpjax.papers.recipes import auto_clip, auto_dp, dc_sgd, lin, psasc
+from dpjax.papers.recipes import auto_clip, auto_dp, dc_sgd, de, lin, psasc
 
 __all__ = ["recipe_of"]
 
@@ -15,6 +15,7 @@ _RECIPES: dict[str, Callable[[Cell, Findings], Recipe]] = {
     "AutoDP": auto_dp.recipe,
     "PSASC": psasc.recipe,
     "AutoClip": auto_clip.recipe,
+    "De": de.recipe,
 }
 
 

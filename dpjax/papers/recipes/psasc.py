@@ -11,10 +11,11 @@ from dpjax.train import Experiment
 __all__ = ["recipe"]
 
 _MODELS: dict[str, dict[str, Any]] = {
-    "4-layer CNN": {"name": "small_cnn", "activation": "tanh", "start": "pytorch"},
+    "4-layer CNN": {"name": "cnn4", "activation": "tanh", "start": "pytorch"},
     "ResNet9": {"name": "resnet9"},
     "SimCLRv2 features": {"name": "linear"},
 }
+_DATA = {"SimCLRv2 features": "cifar10_simclr"}
 # Table II: batch size, epochs, r, C.
 _SETTINGS: dict[str, tuple[int, int, float, float]] = {
     "mnist": (512, 20, 1e-4, 0.3),
@@ -23,9 +24,9 @@ _SETTINGS: dict[str, tuple[int, int, float, float]] = {
     "celeba_male": (512, 10, 1e-4, 0.2),
     "imagenette": (256, 50, 1e-2, 0.2),
 }
-_RATES = (4.0, 8.0)
+_RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
 # The inner momentum changes no norm after the rule; the outer one adds up about ten gradients.
-_MOMENTUM_RATES = (0.25, 0.5)
+_MOMENTUM_RATES = (0.0625, 0.125, 0.25, 0.5, 1.0)
 
 
 def recipe(cell: Cell, found: Findings) -> Recipe:
@@ -42,7 +43,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     }
     experiment = Experiment.from_plain(
         {
-            "data": {"name": cell.data},
+            "data": {"name": _DATA.get(cell.model, cell.data)},
             "model": _MODELS[cell.model],
             "method": {**methods[cell.method], "threshold": threshold},
             "optimizer": {"name": "sgd", "learning_rate": _RATES[0]},
@@ -54,7 +55,6 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
         experiment,
         grid=_grid(cell.method),
         searched=_searched(experiment, methods["Auto-S"], threshold),
-        needs="SimCLRv2's features" if cell.model.startswith("SimCLR") else "",
         ours=_ours(cell),
     )
 
@@ -78,7 +78,7 @@ def _ours(cell: Cell) -> str:
         "learning rates from a coarse grid at one seed (PSAC and PSASC: Auto-S's): none are given"
     ]
     if cell.model == "4-layer CNN":
-        said.append("two convolutions and two dense layers, tanh, as in the works it follows")
+        said.append("widths of Opacus' CIFAR-10 example, which has the same layers, and tanh units")
     if cell.method == "DP-PSASC*":
         said.append("gamma_0 0.5, gamma_1 0.1, K_0 1: the paper gives none")
     if cell.data == "fashion_mnist":

@@ -1,5 +1,6 @@
-"""The report in Markdown, part by part."""
+"""The report in Markdown and HTML, part by part."""
 
-from dpjax.papers.report.page import report
+from dpjax.papers.report.html import html_page
+from dpjax.papers.report.page import FRONT, NOT_RUN, report
 
-__all__ = ["report"]
+__all__ = ["FRONT", "NOT_RUN", "html_page", "report"]

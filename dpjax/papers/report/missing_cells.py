@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpjax.papers.agenda import why_not_here
-from dpjax.papers.core_hours import estimated_search_seconds, estimated_seconds
+from dpjax.papers.core_hours import estimated_search_seconds, estimated_seconds, is_measured
 from dpjax.papers.outcome import Outcome
 from dpjax.papers.prerequisites import GreedySearch
 from dpjax.papers.recipe import SEEDS, Recipe, SeededRun
@@ -17,15 +17,15 @@ __all__ = ["missing_cells", "other_runs"]
 _LEGEND = f"""\
 Every cell has its experiment (`dpjax papers config CELL` prints it) unless an obstacle is named.
 Core-hours are estimates for all of a row's cells with {SEEDS} seeds, searches included, on one core
-of the machine that made this report; what is in the store already is not counted again, and in the
-last row a run that several tables share counts once. *Too long here*: data and code are at hand,
-the hours were not spent."""
+of the machine that made this report, from measured steps; what is in the store already is not
+counted again, and in the last row a run that several tables share counts once. *Not run yet*: data
+and code are at hand, the hours were not spent."""
 
 _OTHERS_LEGEND = """\
 Runs in the store that stand behind no cell: each changes something in the experiment of the cell
 that it is nearest to."""
 
-_TOO_LONG = "too long here"
+_NOT_RUN = "not run yet"
 
 
 class _Missing(NamedTuple):
@@ -43,7 +43,11 @@ def missing_cells(outcomes: Sequence[Outcome], store: Store, data_dir: str | Non
         store: the finished runs.
         data_dir: the folder of the data sets.
     """
-    without = [_Missing(o, _runs(o.recipe)) for o in outcomes if not o.records]
+    without = [
+        _Missing(o, _runs(o.recipe))
+        for o in outcomes
+        if not o.records and o.recipe.computed is None
+    ]
     if not without:
         return "## What was not run\n\nEvery cell has a run."
     groups: dict[tuple[str, ...], list[_Missing]] = {}
@@ -60,7 +64,7 @@ def missing_cells(outcomes: Sequence[Outcome], store: Store, data_dir: str | Non
 
 def _key(outcome: Outcome, data_dir: str | None) -> tuple[str, ...]:
     """Returns what the cells of one row have in common; the reason comes last."""
-    cell, why = outcome.cell, why_not_here(outcome.recipe, data_dir) or _TOO_LONG
+    cell, why = outcome.cell, why_not_here(outcome.recipe, data_dir) or _NOT_RUN
     if outcome.recipe.experiment is None:  # the same obstacle, whatever the data
         return TITLES[cell.paper], cell.table, why
     return TITLES[cell.paper], cell.table, cell.dataset, cell.model, why
@@ -72,17 +76,23 @@ def _named(own: Sequence[_Missing]) -> str:
 
 
 def _counted(own: Sequence[_Missing], store: Store) -> list[str]:
-    hours = _hours(own, store)
+    hours, measured = _hours(own, store)
     written = f"{hours:,.1f}" if hours < 100 else f"{hours:,.0f}"
-    return [str(len(own)), written if hours else ""]
+    if not measured:
+        written = f"{written} and what was not measured" if hours else "not measured"
+    return [str(len(own)), written if hours or not measured else ""]
 
 
-def _hours(own: Sequence[_Missing], store: Store) -> float:
+def _hours(own: Sequence[_Missing], store: Store) -> tuple[float, bool]:
+    """Returns the hours of what has been measured, and whether that is all."""
     runs = {run.key: run for one in own for run in one.runs}
     questions = [one.outcome.recipe.waits_for for one in own]
     greedy = {q.key: q for q in questions if isinstance(q, GreedySearch)}
-    seconds = sum(estimated_seconds(run) for key, run in runs.items() if key not in store.records)
-    return (seconds + sum(map(estimated_search_seconds, greedy.values()))) / 3600
+    left = [run for key, run in runs.items() if key not in store.records]
+    known = [run for run in left if is_measured(run)]
+    seconds = sum(map(estimated_seconds, known))
+    seconds += sum(map(estimated_search_seconds, greedy.values()))
+    return seconds / 3600, len(known) == len(left)
 
 
 def _runs(recipe: Recipe) -> list[SeededRun]:
@@ -142,7 +152,9 @@ def _known(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, dict[str, Any]]]:
     found = []
     for outcome in outcomes:
         recipe = outcome.recipe
-        if recipe.experiment is not None and recipe.waits_for is None:
+        if recipe.experiment is None or recipe.waits_for is not None:
+            continue
+        if outcome.cell.metric == "accuracy":
             chosen = recipe.experiment.with_values(outcome.choice or recipe.only_choice)
             found.append((outcome, _flat(chosen.to_plain())))
     return found

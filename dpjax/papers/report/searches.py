@@ -37,7 +37,8 @@ def searches(outcomes: Sequence[Outcome], found: Findings) -> str:
     questions = _questions(outcomes)
     greedy = [(q, found.thresholds.get(q.key)) for q in questions if isinstance(q, GreedySearch)]
     tuned = [(q, found.noises.get(q.key)) for q in questions if isinstance(q, TunedNoise)]
-    parts = ["## What was chosen", _GRIDS, _grids(outcomes)]
+    grids = _grids(outcomes)
+    parts = ["## What was chosen", _GRIDS, grids] if grids else []
     if any(thresholds for _, thresholds in greedy):
         parts += ["### Greedy searches", _GREEDY]
         parts += [_greedy(q, thresholds) for q, thresholds in greedy if thresholds]
@@ -62,7 +63,7 @@ def _grids(outcomes: Sequence[Outcome]) -> str:
             made.setdefault(keys, []).append(outcome)
     header = ["data, model", "searched with", "at ε", "for", "candidates", "G"]
     rows = [_grid(own) for own in made.values()]
-    return markdown.table(header, rows) if rows else "No search has been made yet."
+    return markdown.table(header, rows) if rows else ""
 
 
 def _grid(own: Sequence[Outcome]) -> list[str]:

@@ -7,24 +7,26 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from dpjax.papers.outcome import Outcome
-from dpjax.papers.printed_numbers import PAPERS, Cell
+from dpjax.papers.printed_numbers import PAPERS
 from dpjax.papers.report import markdown
 from dpjax.papers.report.claims import CLAIMS, PaperClaim
 from dpjax.papers.report.result_tables import TITLES
 
-__all__ = ["VERDICTS", "Verdict", "groups", "orders", "verdicts"]
+__all__ = ["VERDICTS", "Verdict", "groups", "orders", "verdict_counts", "verdicts"]
 
-CONFIRMED, REFUTED = "confirmed", "not confirmed"
-WITHIN, ONE_SEED = "within the seeds' spread", "one seed"
-VERDICTS = (CONFIRMED, REFUTED, WITHIN, ONE_SEED)
+CONFIRMED, REFUTED, TIE = "confirmed", "refuted", "tie"
+UNDECIDED, ONE_SEED = "undecided", "one seed"
+VERDICTS = (CONFIRMED, REFUTED, TIE, UNDECIDED, ONE_SEED)
 """The possible verdicts."""
 
 
 _LEGEND = """\
 A claim of a paper is *confirmed* where the method that is said to win is ahead by more than two
-standard errors of the difference, from the seeds' spread; *not confirmed* where it is behind by
-more than that; *within the seeds' spread* between the two; and nothing is said of *one seed*.
-Where the words allow a tie (≥), a difference within the spread confirms them."""
+standard errors of the difference, from the seeds' spread; *refuted* where it is behind by more than
+that; *undecided* between the two, or a *tie* where the words allow one (≥): a tie is no
+confirmation. Nothing is said of *one seed*."""
+
+_DISTINCT = """Two experiments that several tables compare count once."""
 
 _ORDER_LEGEND = """\
 Pairs of methods that stand in the same order as printed; ties in print are left out."""
@@ -47,7 +49,7 @@ class Verdict:
     @property
     def printed(self) -> float:
         """By how many points the winner is ahead in print."""
-        return self.winner.cell.accuracy - self.loser.cell.accuracy
+        return self.winner.cell.value - self.loser.cell.value
 
     @property
     def ours(self) -> float:
@@ -65,12 +67,18 @@ class Verdict:
         return math.sqrt(sum(parts))
 
     @property
+    def pair(self) -> tuple[str, str, str]:
+        """The two experiments that are compared, and which is said to win."""
+        winner, loser = self.winner.records[0], self.loser.records[0]
+        return self.winner.cell.paper, winner.experiment, loser.experiment
+
+    @property
     def text(self) -> str:
         """One of `VERDICTS`; a difference counts if it exceeds two standard errors."""
         if self.error is None:
             return ONE_SEED
         if abs(self.ours) <= 2 * self.error:
-            return CONFIRMED if self.claim.or_equal else WITHIN
+            return TIE if self.claim.or_equal else UNDECIDED
         return CONFIRMED if self.ours > 0 else REFUTED
 
 
@@ -81,7 +89,7 @@ def groups(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """
     found: dict[tuple[object, ...], list[Outcome]] = {}
     for outcome in outcomes:
-        if outcome.records:
+        if outcome.records and outcome.cell.is_score:
             cell = outcome.cell
             budget = cell.epsilon if cell.sigma0 is None else cell.sigma0
             key = (cell.table_name, cell.dataset, cell.model, budget, cell.metric)
@@ -114,26 +122,34 @@ def orders(outcomes: Sequence[Outcome]) -> str:
     """
     found = verdicts(outcomes, CLAIMS)
     compared = [group for group in groups(outcomes) if len(group) > 1]
+    if not found and not compared:
+        return ""
     parts = ["## Who beats whom", _LEGEND]
-    if found:
-        parts += [_summary(found), *_claims(found)]
-    else:
-        parts.append("No claim has runs of both its methods yet.")
+    parts += _claims(found) if found else ["No claim has runs of both its methods yet."]
     if compared:
         parts += ["### Orders", _ORDER_LEGEND, _order_table(compared)]
     return "\n\n".join(parts)
 
 
-def _summary(found: Sequence[Verdict]) -> str:
+def verdict_counts(outcomes: Sequence[Outcome]) -> str:
+    """Returns how many distinct claims have each verdict, by paper; empty for none.
+
+    Args:
+        outcomes: our results for the cells.
+    """
+    distinct = {one.pair: one for one in verdicts(outcomes, CLAIMS)}.values()
+    if not distinct:
+        return ""
     rows = []
     for name in PAPERS:
-        own = Counter(one.text for one in found if one.winner.cell.paper == name)
+        own = Counter(one.text for one in distinct if one.winner.cell.paper == name)
         if own:
             rows.append([TITLES[name], *(str(own[kind]) for kind in VERDICTS)])
     if len(rows) > 1:
-        total = Counter(one.text for one in found)
+        total = Counter(one.text for one in distinct)
         rows.append(["all", *(str(total[kind]) for kind in VERDICTS)])
-    return markdown.table(["claims of", *VERDICTS], rows)
+    table = markdown.table(["claims of", *VERDICTS], rows)
+    return "\n\n".join(["## Who beats whom", f"{_LEGEND} {_DISTINCT}", table])
 
 
 def _claims(found: Sequence[Verdict]) -> list[str]:
@@ -155,7 +171,7 @@ def _row(one: Verdict) -> list[str]:
     seeds = [len(one.winner.records), len(one.loser.records)]
     return [
         one.winner.cell.dataset,
-        _budget(one.winner.cell),
+        one.winner.cell.budget,
         one.claim.text,
         f"{one.printed:+.2f}",
         f"{one.ours:+.2f}{error}",
@@ -173,8 +189,8 @@ def _order_table(compared: Sequence[Sequence[Outcome]]) -> str:
             [
                 f"{TITLES[cell.paper]} {cell.table}",
                 f"{cell.dataset}, {cell.model}",
-                _budget(cell),
-                _ranking([(o.cell.accuracy, o.cell.method) for o in group]),
+                cell.budget,
+                _ranking([(o.cell.value, o.cell.method) for o in group]),
                 _ranking([(o.mean or 0.0, o.cell.method) for o in group]),
                 f"{same} of {pairs}",
             ]
@@ -191,12 +207,8 @@ def _ranking(numbers: Sequence[tuple[float, str]]) -> str:
 def _agreeing(group: Sequence[Outcome]) -> tuple[int, int]:
     """Returns how many pairs are in the printed order, and how many pairs there are."""
     signs = [
-        (a.cell.accuracy - b.cell.accuracy) * ((a.mean or 0.0) - (b.mean or 0.0))
+        (a.cell.value - b.cell.value) * ((a.mean or 0.0) - (b.mean or 0.0))
         for a, b in combinations(group, 2)
-        if a.cell.accuracy != b.cell.accuracy
+        if a.cell.value != b.cell.value
     ]
     return sum(sign > 0 for sign in signs), len(signs)
-
-
-def _budget(cell: Cell) -> str:
-    return f"{cell.epsilon:g}" if cell.sigma0 is None else f"σ₀ {cell.sigma0:g}"
