@@ -309,7 +309,8 @@ class TestBudget:
         assert result.epsilon is None
         assert not (tmp_path / "run" / "ledger.json").exists()
         assert "No guarantee" in (tmp_path / "run" / "statement.md").read_text()
-        assert RunFolder(tmp_path / "run").released()[-1]["threshold"] is None
+        # The paper's average sensitivity, a number of the data: there is no guarantee to break.
+        assert RunFolder(tmp_path / "run").released()[-1]["threshold"] > 0
 
 
 class TestExport:
