@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import chex
 import jax
@@ -24,10 +25,17 @@ from dpjax.train.optimizer import build_optimizer
 from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.task import Examples, examples_of
 
-__all__ = ["COMMAND", "CompiledStep", "compiled", "ratio", "take_turns"]
+__all__ = ["COMMAND", "CompiledStep", "Timed", "compiled", "ratio", "take_turns"]
 
 TURN_SECONDS, MOST_STEPS = 0.3, 50
 BASELINE = "not private"
+
+
+class Timed(Protocol):
+    """Something that takes steps."""
+
+    def run(self, steps: int) -> float:
+        """Takes some steps; returns the seconds of one."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +78,14 @@ def compiled(
     return CompiledStep(lambda state: program(state, rows), state, seconds, temporary)
 
 
-def take_turns(steps: Mapping[str, CompiledStep], turns: int) -> dict[str, list[float]]:
+def take_turns(steps: Mapping[str, Timed], turns: int) -> dict[str, list[float]]:
     """Returns each step's seconds, one number for each turn.
 
     All of them take a turn before any takes the next, each time in another order: whatever slows
     the machine down for a while slows all of them.
 
     Args:
-        steps: the compiled steps by name.
+        steps: what is timed, by name.
         turns: how many turns each takes.
     """
     lengths = {}

@@ -8,8 +8,8 @@ from benchmarks.load import OthersLoad
 from benchmarks.problem import Problem, problem
 from benchmarks.results import Result
 from benchmarks.torch_client import TorchClient, TorchRunner
-from benchmarks.turns import Runner, take_turns
 from benchmarks.workloads import Workload
+from dpjax.cli.bench import Timed, take_turns
 
 __all__ = ["measure"]
 
@@ -24,7 +24,7 @@ def measure(
     """Times the variants; without a `client` those of PyTorch are not among them."""
     built = problem(workload)
     steps, left_out = _compile(built, [name for name in variants if name in JAX_VARIANTS])
-    runners: dict[str, Runner] = {name: JaxRunner(step, built) for name, step in steps.items()}
+    runners: dict[str, Timed] = {name: JaxRunner(step, built) for name, step in steps.items()}
     if client is not None:
         wanted = [name for name in variants if name not in JAX_VARIANTS]
         counts, failed = client.prepare(workload, bert_blocks, wanted)

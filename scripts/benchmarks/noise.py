@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.load import OthersLoad
-from benchmarks.turns import ratio, take_turns
 from dpjax import noise
+from dpjax.cli.bench import ratio, take_turns
 
 __all__ = ["noise_table"]
 

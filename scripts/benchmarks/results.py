@@ -4,8 +4,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.turns import ratio
 from benchmarks.workloads import Workload
+from dpjax.cli.bench import ratio
 
 __all__ = ["Result"]
 
