@@ -151,7 +151,10 @@ def _privacy(comparison: Comparison) -> Iterator[str]:
             yield "\n".join(f"- {line}" for text in others for line in _NUMBERED.findall(text))
 
 
-_TOGETHER = "Whoever publishes all of these runs spends the second number, not the first. Of each run alone:"
+_TOGETHER = (
+    "Whoever publishes all of these runs spends the second number, not the first. "
+    "Of each run alone:"
+)
 _NUMBERED = re.compile(r"^\d+\. (.*)$", re.MULTILINE)
 
 

@@ -69,7 +69,8 @@ def test_the_page_of_a_comparison(capsys, tmp_path, no_picture):
             write_run(place, method, accuracies=(0.1, accuracy))
     printed(capsys, ["report", str(tmp_path / "both")])
     words = "".join(Page((tmp_path / "both" / "report.html").read_text()).words)
-    assert words.count("55.00 ± 63.53%") == 3  # the headline, and a row for each
+    assert words.count("55.00 ± 63.53%") == 2  # a row for each
+    assert "2 methods: 55.00% (dp_sgd) to 55.00% (auto_s)" in words
     assert "50.00%, 60.00%" in words
     assert "all published ≤" in words
 
