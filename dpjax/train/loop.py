@@ -17,10 +17,10 @@ from dpjax.train import mesh
 from dpjax.train.config import RunConfig
 from dpjax.train.diagnostics import Probe
 from dpjax.train.folder import RunFolder
-from dpjax.train.mesh import Runner, stacked
 from dpjax.train.plan import Plan
 from dpjax.train.progress import Progress
 from dpjax.train.run import Run
+from dpjax.train.runner import Runner, stacked
 from dpjax.train.step import TrainState, released_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def drive(
     runs: Sequence[Run],
     runner: Runner,
     config: RunConfig,
-    progress: Progress,
+    watching: Sequence[Progress] = (),
     probe: Probe | None = None,
 ) -> list[Result]:
     """Takes all steps of runs that go in step with each other; one alone, mostly.
@@ -84,10 +84,10 @@ def drive(
         runs: the runs, all at the same step, with the same released before and to be released.
         runner: where they run; for several, one that takes stacked states.
         config: how often to evaluate and to save.
-        progress: is told how it goes.
+        watching: are told how it goes.
         probe: looks at gradients without noise at every evaluation, if given.
     """
-    return _Loop(runs, runner, config, progress, probe).to_the_end()
+    return _Loop(runs, runner, config, watching, probe).to_the_end()
 
 
 class _Loop:
@@ -98,12 +98,12 @@ class _Loop:
         runs: Sequence[Run],
         runner: Runner,
         config: RunConfig,
-        progress: Progress,
+        watching: Sequence[Progress],
         probe: Probe | None,
     ) -> None:
         self._runs = list(runs)
         self._runner = runner
-        self._progress = progress
+        self._watching = watching
         self._probe = probe
         self._plan = runs[0].plan
         self._begun = time.monotonic()
@@ -120,7 +120,8 @@ class _Loop:
         self._trace, self._tracing = config.trace, False
 
     def to_the_end(self) -> list[Result]:
-        self._progress.begin(self._plan, self._step)
+        for each in self._watching:
+            each.begin(self._plan, self._step)
         try:
             with self._stop.listening():
                 self._take_all_steps()
@@ -145,7 +146,8 @@ class _Loop:
             raise
         finally:
             self._end_trace()
-            self._progress.end()  # also on Ctrl-C: a bar hides the cursor
+            for each in self._watching:
+                each.end()  # also on Ctrl-C: a bar hides the cursor
         return self._results()
 
     def _take_all_steps(self) -> None:
@@ -213,7 +215,8 @@ class _Loop:
             for i, run in enumerate(self._runs):
                 run.folder.add_steps(self._step, self._of(released, i))
         self._step += steps
-        self._progress.stepped(self._step, self._rate)
+        for each in self._watching:
+            each.stepped(self._step, self._rate)
 
     def _evaluate(self) -> None:
         scores = self._runner.evaluate(self._state)
@@ -229,7 +232,8 @@ class _Loop:
                 run.folder.add_released(row)
             if self._probe is not None:
                 run.folder.add_diagnostics(self._probe(run.state))
-        self._progress.evaluated(self._last)
+        for each in self._watching:
+            each.evaluated(self._last)
 
     def _epsilon(self) -> float | None:
         """Returns an epsilon that holds here: exact, where there are few evaluations.
