@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Preempted", "Result", "drive"]
 
 _SECONDS_PER_CALL = 1.0  # about how often a person wants to see the bar move
-_EXACT = 100  # evaluations whose epsilon is computed, which takes half a second each
+_EXACT = 100  # as many evaluations have an epsilon of their own, which takes up to half a second
+_LONG = 12  # of more, so many and a few at the start
 _SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, unless asked otherwise
 
 
@@ -213,7 +214,7 @@ class _Loop:
             self._rate = steps / max(taken, 1e-9)
         if mesh.is_primary():
             for i, run in enumerate(self._runs):
-                run.folder.add_steps(self._step, self._of(released, i))
+                run.add_steps(self._step, self._of(released, i))
         self._step += steps
         for each in self._watching:
             each.stepped(self._step, self._rate)
@@ -238,17 +239,16 @@ class _Loop:
     def _epsilon(self) -> float | None:
         """Returns an epsilon that holds here: exact, where there are few evaluations.
 
-        Of more than `_EXACT` evaluations, so many are computed, and those in between have the next
-        one's, which is larger: computing each would cost more than some steps do.
+        Of more than `_EXACT` evaluations, those in between have the epsilon of the next one that is
+        computed, which is larger: computing each would cost more than the steps do.
         """
         every, total = self._evaluate_every, self._plan.steps
-        count = -(-total // every)
+        count, step = -(-total // every), self._step
         if count > _EXACT:
-            here = -(-self._step // every)
-            turn = -(-here * _EXACT // count)  # the next that is computed, from 1
-            step = min(total, turn * count // _EXACT * every)
-        else:
-            step = self._step
+            here, stride = -(-step // every), -(-count // _LONG)
+            # The first stride has the evaluations 1, 2, 4, ...
+            turn = -(-here // stride) * stride if here > stride else 1 << (here - 1).bit_length()
+            step = min(total, turn * every)
         if self._spent is None or self._spent[0] != step:
             self._spent = (step, self._runs[0].epsilon(step))
         return self._spent[1]
@@ -305,7 +305,7 @@ class _Loop:
             run.plan,
             last["accuracy"],
             run.ledger(self._step),
-            run.epsilon(self._step),
+            self._epsilon(),
             last["threshold"],
             seconds,
             run.state,

@@ -36,6 +36,7 @@ from dpjax.train.task import Scores
 __all__ = ["Run", "common_steps"]
 
 ONE_DEVICE = mesh.Layout()
+_STEPS_KEPT = 10_000  # at most so many steps have a row in steps.csv
 
 _SEEDED = (
     "**Not to be published: the noise was drawn from a fixed seed, and whoever guesses the seed "
@@ -262,6 +263,14 @@ class Run:
             "epsilon": epsilon,
             "delta": self.plan.delta,
         }
+
+    def add_steps(self, start: int, released: Released) -> None:
+        """Writes the public numbers of steps from `start` on; of a long run, every n-th step's."""
+        every = -(-self.plan.asked // _STEPS_KEPT)
+        first = -start % every
+        self.folder.add_steps(
+            start + first, every, jax.tree.map(lambda rows: rows[first::every], released)
+        )
 
     def statement(self, step: int) -> str:
         """Returns the privacy statement at a step."""
