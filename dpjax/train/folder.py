@@ -246,19 +246,33 @@ def refuse_links(folder: Path) -> None:
 def write_atomically(file: Path, text: str) -> None:
     """Writes a file so that a reader, also after a crash, sees the old or the new one."""
     new = file.with_name(file.name + ".new")
-    with new.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.replace(file)
-    sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
+    with _one_sentence(file):
+        _write(new, "w", text)
+        new.replace(file)
+        sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
 
 
 def _append(file: Path, text: str) -> None:
-    with file.open("a", encoding="utf-8") as stream:
+    with _one_sentence(file):
+        _write(file, "a", text)
+
+
+def _write(file: Path, mode: str, text: str) -> None:
+    with file.open(mode, encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+@contextmanager
+def _one_sentence(file: Path) -> Iterator[None]:
+    """Names the file that could not be written: Python does not, when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        failure = OSError(f"{file} was not written: {error.strerror}; what was saved is intact")
+        failure.errno = error.errno
+        raise failure from error
 
 
 def _json_lines(file: Path) -> list[dict[str, Any]]:

@@ -131,14 +131,9 @@ class _Loop:
                 self._evaluate()
             for run in self._runs:
                 run.checkpoints.close()
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" in str(error):
-                chunk = self._plan.experiment.train.chunk
-                raise MemoryError(
-                    f"{self._runs[0].folder.path}: the device ran out of memory at step "
-                    f"{self._step}, with train.chunk = {chunk}: expected a smaller one; what was "
-                    "saved can be resumed"
-                ) from error
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+                raise MemoryError(self._out_of_memory(error)) from error
             raise
         except BaseException:
             if jax.process_count() == 1:  # others would be waited for, which may never come
@@ -150,6 +145,14 @@ class _Loop:
             for each in self._watching:
                 each.end()  # also on Ctrl-C: a bar hides the cursor
         return self._results()
+
+    def _out_of_memory(self, error: Exception) -> str:
+        folder, chunk = self._runs[0].folder.path, self._plan.experiment.train.chunk
+        where = "host" if isinstance(error, MemoryError) else "device"
+        return (
+            f"{folder}: the {where} ran out of memory at step {self._step}, with train.chunk = "
+            f"{chunk}: expected a smaller one; what was saved can be resumed"
+        )
 
     def _take_all_steps(self) -> None:
         total = self._plan.steps
