@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax.devices import Shards, mesh_of, varying_zero
+from dpjax.devices import varying_zero
 from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
 from dpjax.gradients.ghost.contractions import Given, weighted_site_sum
 from dpjax.gradients.ghost.norms import (
@@ -33,10 +33,11 @@ from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
 from dpjax.gradients.ghost.trace import Program, analysed
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.jaxprs import is_differentiable, is_float, needed_inside, needed_values
-from dpjax.gradients.norms import combined_norm
+from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, over_clean_rows, vmap_engine
+from dpjax.spmd import Shards
 from dpjax.twofloat import TwoFloat, accumulation_dtype
 
 __all__ = [
@@ -299,17 +300,10 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
             squares.update(found)
             kept.update(formed)
     squares.update(
-        {leaf: Square(_squares(x), jnp.zeros_like(x, shape=len(x))) for leaf, x in kept.items()}
+        {leaf: Square(row_squares(x), jnp.zeros_like(x, shape=len(x))) for leaf, x in kept.items()}
     )
     both = (work.by_leaf({i: square[part] for i, square in squares.items()}) for part in (0, 1))
     return Square(*both), kept
-
-
-def _squares(rows: jax.Array) -> jax.Array:
-    if mesh_of(rows) is not None:  # whose axes may be split over devices
-        return jnp.sum(rows * rows, axis=tuple(range(1, rows.ndim)))
-    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
-    return jnp.sum(flat * flat, axis=1)
 
 
 _Measure = Callable[[Sequence[Given]], tuple[dict[int, Square], dict[int, jax.Array]]]
@@ -329,7 +323,8 @@ def _measure(work: Work, block: Block, keep: bool, platform: Platform) -> _Measu
     def measured(given: Sequence[Given]) -> tuple[dict[int, Square], dict[int, jax.Array]]:
         off = _off(platform, block, given)
         norms = [
-            jnp.sqrt(_squares(x[None])[0]) + off for x in form(_as_summed(platform, block, given))
+            jnp.sqrt(row_squares(x[None])[0]) + off
+            for x in form(_as_summed(platform, block, given))
         ]
         return {i: _of_norm(n) for i, n in zip(block.leaves, norms, strict=True)}, {}
 
