@@ -1,4 +1,4 @@
-"""Runs the tutorials' notebooks and stores what they print: python scripts/notebooks.py [NAME ...]."""
+"""Runs the tutorials and stores what they print: python scripts/notebooks.py [NAME ...]."""
 
 import contextlib
 import io

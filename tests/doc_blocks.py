@@ -1,6 +1,6 @@
 """The code blocks, notebooks and commands of README and docs, and a program that runs blocks alone.
 
-    python tests/doc_blocks.py PAGE ...      # runs every block of the pages, each by itself
+python tests/doc_blocks.py PAGE ...      # runs every block of the pages, each by itself
 """
 
 import json
@@ -91,13 +91,13 @@ def main() -> int:
             if block.needs:
                 print(f"not run  {block.page} {block.number}: needs {block.needs}")
                 continue
-            start = time.process_time()
+            start, where = time.process_time(), f"{block.page} {block.number}"
             try:
                 run(block)
-                print(f"{time.process_time() - start:6.1f} s {block.page} {block.number}", flush=True)
+                print(f"{time.process_time() - start:6.1f} s {where}", flush=True)
             except Exception:
                 failures += 1
-                print(f"FAILED   {block.page} {block.number}\n{traceback.format_exc()}", flush=True)
+                print(f"FAILED   {where}\n{traceback.format_exc()}", flush=True)
     print(f"{failures} failed")
     return failures
 
