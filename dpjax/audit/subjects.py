@@ -43,6 +43,10 @@ class Subject:
         batch_size: of its training, unless that takes all examples at every step.
         canaries: of its training; about half of them are trained on.
         printed: whether its claim is a paper's formula, since it has no guarantee.
+
+    Example:
+        >>> Subject({"threshold": 0.5}).method("dp_sgd", noise_multiplier=1.0).threshold
+        0.5
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -122,7 +126,20 @@ class _Watched(Threshold[_WatchedState]):
 
 
 def watched(subject: Release) -> Release:
-    """Returns the subject with its noisy statistic in the state; it releases what it did before."""
+    """Returns the subject with its noisy statistic in the state; it releases what it did before.
+
+    Args:
+        subject: what is audited.
+
+    Returns:
+        The subject itself if it has no statistic.
+
+    Example:
+        >>> import dpjax
+        >>> method = dpjax.methods.andrew(noise_multiplier=1.0)
+        >>> type(watched(method).threshold).__name__, watched(dpjax.methods.dp_sgd(1.0)).threshold
+        ('_Watched', 1.0)
+    """
     if not isinstance(subject, Mechanism) or not isinstance(subject.threshold, Threshold):
         return subject
     return subject.replace(threshold=_Watched(subject.threshold))

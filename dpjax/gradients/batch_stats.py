@@ -19,6 +19,9 @@ def refuse_batch_stats(model: Any) -> None:
     Args:
         model: Linen variables, an NNX module or state, or any pytree of parameters.
 
+    Raises:
+        ValueError: if it keeps batch statistics.
+
     Example:
         >>> refuse_batch_stats({"params": {}, "batch_stats": {"BatchNorm_0": {"mean": 0.0}}})
         Traceback (most recent call last):

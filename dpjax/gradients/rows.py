@@ -115,6 +115,7 @@ def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[Any, ...]:
 def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:
     """Returns the rows of a batch; `mask` is (B,), nonzero for real rows."""
     size = leading_size("batch", batch)
+    batch = jax.tree.map(jnp.asarray, batch)  # NumPy's cannot be indexed by a traced number
     real = None
     if mask is not None:
         mask = jnp.asarray(mask)

@@ -42,7 +42,13 @@ class Found(NamedTuple, Generic[Candidate, Output]):
 
 
 class Tuning(Record):
-    """A way to pay for choosing among runs. Subclasses are frozen dataclasses."""
+    """A way to pay for choosing among runs. Subclasses are frozen dataclasses.
+
+    Example:
+        >>> from dpjax.accounting import tuning
+        >>> isinstance(tuning.grid_composition(candidates=5), Tuning)
+        True
+    """
 
     role: ClassVar[str] = "tuning"
 

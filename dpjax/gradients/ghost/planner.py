@@ -231,6 +231,9 @@ def explain(
         params: the parameters, or their shapes.
         *example: one example, and a key if the loss takes one; or their shapes.
 
+    Returns:
+        What is done for each leaf, and the engine that "auto" takes; printed, a table.
+
     Example:
         >>> import jax.numpy as jnp
         >>> def loss(params, x):
