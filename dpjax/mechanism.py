@@ -306,7 +306,7 @@ class Mechanism(_MechanismRecord):
         """Returns sigma_T, the gradient's own noise multiplier at this step."""
         return sigma_gradient(self.sigma(step), self.sigma_statistic(expected_batch_size))
 
-    def thresholds_at(self, step: chex.Numeric, state: Any, groups: int) -> jax.Array:
+    def thresholds_at(self, step: chex.Numeric, state: chex.ArrayTree, groups: int) -> jax.Array:
         """Returns the threshold of each of the groups, (G,).
 
         Args:
@@ -355,7 +355,9 @@ class Mechanism(_MechanismRecord):
             return threshold
         return self._checked_number("threshold", threshold)
 
-    def _checked_tuple(self, thresholds: tuple[Any, ...]) -> tuple[FloatOrSchedule, ...]:
+    def _checked_tuple(
+        self, thresholds: tuple[FloatOrSchedule, ...]
+    ) -> tuple[FloatOrSchedule, ...]:
         if self.groups is None:
             raise ValueError(f"threshold = {thresholds!r}: expected one number without groups")
         if isinstance(self.groups, labels) and self.groups.count != len(thresholds):
@@ -428,7 +430,7 @@ class Mechanism(_MechanismRecord):
             )
 
 
-def _is_bare(value: Any) -> bool:
+def _is_bare(value: FloatOrSchedule | None) -> bool:
     """Says whether it is a callable of one's own: these are probed, and may be traced."""
     return callable(value) and not isinstance(value, schedules.Schedule)
 

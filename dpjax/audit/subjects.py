@@ -17,7 +17,7 @@ from dpjax.audit.pairs import DIMENSION, ROWS, Pair
 from dpjax.gradients import per_example_grads
 from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method, constructors
-from dpjax.thresholds import Threshold, ThresholdContext
+from dpjax.thresholds import Threshold, ThresholdContext, ThresholdState
 
 __all__ = [
     "BATCH_SIZE",
@@ -89,7 +89,7 @@ SUBJECTS: Mapping[str, Subject] = {name: _SPECIAL.get(name, Subject()) for name 
 
 
 class _WatchedState(NamedTuple):
-    inner: Any
+    inner: ThresholdState
     noisy: jax.Array
 
     @property
@@ -145,7 +145,7 @@ def watched(subject: Release) -> Release:
     return subject.replace(threshold=_Watched(subject.threshold))
 
 
-def watched_statistic(opt_state: Any) -> jax.Array:
+def watched_statistic(opt_state: optax.OptState) -> jax.Array:
     """Returns the noisy statistic of the last step, (m,); (0,) where there is none."""
     nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, _WatchedState))
     found = [node.noisy for node in nodes if isinstance(node, _WatchedState)]
@@ -226,6 +226,6 @@ def _parts(flat: jax.Array) -> dict[str, jax.Array]:
     return {"first": flat[..., :half], "second": flat[..., half:]}
 
 
-def _linear(params: Any, example: Any) -> jax.Array:
+def _linear(params: chex.ArrayTree, example: chex.ArrayTree) -> jax.Array:
     products = jax.tree.map(jnp.vdot, params, example)
     return jnp.sum(jnp.stack(jax.tree.leaves(products)))

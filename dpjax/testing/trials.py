@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import numpy as np
 
@@ -88,7 +89,7 @@ def check_record(record: Record) -> None:
 def check_rows(
     record: Record,
     what: str,
-    function: Callable[[Any], Any],
+    function: Callable[[chex.Array], chex.Array],
     c: float,
     rng: np.random.Generator,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import dp_accounting
 import jax
@@ -221,6 +221,6 @@ def _one_run(
     return dp_accounting.ComposedDpEvent([event, scoring.event(relation, accountant)])
 
 
-def _check_scoring(scoring: Any) -> None:
+def _check_scoring(scoring: object) -> None:
     if not isinstance(scoring, GaussianQuery | LaplaceQuery | None):
         raise TypeError(f"scoring = {scoring!r}: expected a GaussianQuery or LaplaceQuery")
