@@ -123,7 +123,7 @@ def group_index(groups: Groups, params: chex.ArrayTree) -> GroupIndex:
     return GroupIndex(tuple(names.index(label) for label in label_of_leaf), names)
 
 
-def leaf_paths(tree: Any) -> list[str]:
+def leaf_paths(tree: chex.ArrayTree) -> list[str]:
     """Returns the path of every leaf, its keys joined by "/"."""
     return [_joined(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
