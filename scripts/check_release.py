@@ -21,7 +21,7 @@ from tests import doc_blocks  # noqa: E402
 
 # Why a command is not run here, by what it looks like.
 APART = {
-    "needs a checkout": r"^(scripts/|\.ci/|python (-m pytest|scripts/)|pre-commit|\. )|docs/results",
+    "needs a checkout": r"^(\.ci|scripts|python (-m pytest|scripts)|pre-commit|\. )|docs/results",
     "needs the network": r"data fetch",
     "needs several machines": r"--distributed",
     "needs hours": r"papers (run|explain)|--all\b",
