@@ -148,9 +148,8 @@ def over_clean_rows(
 ) -> Any:
     """Returns ``fn(rows)``, in which rows that are not finite are zeros.
 
-    On a CPU a masked copy of all rows is expensive, and made only if a row is not finite: in a loop
-    of at most one turn, since a branch would have to copy what it does not change, or to hold the
-    program of `fn` twice. Elsewhere the mask is part of reading the rows.
+    On a CPU a masked copy of all rows is expensive, and made only if a row is not finite. Elsewhere
+    the mask is part of reading them, and a branch costs more.
 
     Args:
         platform: where it runs.
@@ -159,20 +158,14 @@ def over_clean_rows(
         keep: (k,) bool, the rows that are real and finite.
         norms: of the rows, padding too.
     """
-    leaves, treedef = jax.tree.flatten(rows)
-    floats = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
-    def masked(own: list[jax.Array]) -> list[jax.Array]:
-        return [jnp.where(keep.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0) for x in own]
+    def masked(leaf: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
 
-    clean = [leaves[i] for i in floats]
-    if platform.serial:
-        state = (~jnp.all(jnp.isfinite(norms)), clean)
-        _, clean = jax.lax.while_loop(
-            lambda state: state[0], lambda state: (state[0] & False, masked(state[1])), state
-        )
-    else:
-        clean = masked(clean)
-    for i, leaf in zip(floats, clean, strict=True):
-        leaves[i] = leaf
-    return fn(jax.tree.unflatten(treedef, leaves))
+    if not platform.serial:
+        return fn(jax.tree.map(masked, rows))
+    return jax.lax.cond(
+        jnp.all(jnp.isfinite(norms)), fn, lambda dirty: fn(jax.tree.map(masked, dirty)), rows
+    )

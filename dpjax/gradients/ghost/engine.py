@@ -18,7 +18,7 @@ from jax.extend import core
 
 from dpjax.devices import Shards, mesh_of, varying_zero
 from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
-from dpjax.gradients.ghost.contractions import Given, weighted_site_sum
+from dpjax.gradients.ghost.contractions import Given, Site, weighted_site_sum
 from dpjax.gradients.ghost.norms import (
     Gram,
     Square,
@@ -26,6 +26,7 @@ from dpjax.gradients.ghost.norms import (
     gram_squares,
     is_large,
     lookup_norm,
+    power_below,
     rounding,
     scaled_norms,
     scaled_site_norms,
@@ -308,7 +309,7 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
         leaves += [i for b in blocks if b.method == "gram" for i in b.leaves]
         leaves += [i for b in blocks if b.method != "gram" for i in b.leaves if i not in formed]
     if kept:
-        square = _row_squares(list(kept.values()))
+        square = _by_array(_squares, list(kept.values()))
         squares.append(Square(square, jnp.zeros_like(square)))
         leaves += kept
     parts = [list(part) for part in zip(*squares, strict=True)] or [[], []]
@@ -316,8 +317,13 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
     return Square(value, doubt), kept
 
 
-def _row_squares(arrays: Sequence[jax.Array]) -> jax.Array:
-    """Returns (k, n) sums of the squares of rows, from n arrays; small ones of a size at once."""
+def _by_array(fn: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) -> jax.Array:
+    """Returns (k, n), a number for each row of n arrays.
+
+    Args:
+        fn: from (k, m, ...) to (k, m); small arrays of one size are taken at once.
+        arrays: each with a leading axis of rows.
+    """
     alike: dict[Any, list[int]] = {}
     for i, x in enumerate(arrays):
         size = math.prod(x.shape[1:])
@@ -325,14 +331,27 @@ def _row_squares(arrays: Sequence[jax.Array]) -> jax.Array:
         alike.setdefault(i if alone else (size, x.dtype), []).append(i)
     columns = []
     for mine in alike.values():
-        x = arrays[mine[0]]
-        if mesh_of(x) is None:  # whose axes may be split over devices
-            x = jnp.stack([arrays[i].reshape(len(x), -1) for i in mine], axis=1)
-        else:
-            x = x[:, None]
-        columns.append(jnp.sum(x * x, axis=tuple(range(2, x.ndim))))
+        x = arrays[mine[0]][:, None]
+        if mesh_of(x) is None:  # else its axes may be split over devices
+            flat = (len(x), math.prod(x.shape[1:]))
+            x = jnp.stack([arrays[i].reshape(flat) for i in mine], axis=1)
+        columns.append(fn(x))
     order = np.argsort([i for mine in alike.values() for i in mine])
     return jnp.concatenate(columns, axis=1)[:, order]
+
+
+def _squares(x: jax.Array) -> jax.Array:
+    return jnp.sum(x * x, axis=tuple(range(2, x.ndim)))
+
+
+def _largest(x: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(x), axis=tuple(range(2, x.ndim)), initial=0.0)
+
+
+def _scaled_lengths(x: jax.Array) -> jax.Array:
+    power = power_below(_largest(x))
+    norms = jnp.sqrt(_squares(x / power.reshape(power.shape + (1,) * (x.ndim - 2)))) * power
+    return jnp.where(jnp.isnan(norms), jnp.inf, norms)
 
 
 def _measured_row(
@@ -376,36 +395,37 @@ def _careful_norms(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns which rows were looked at again, and their norms by leaf from scaled numbers.
 
-    Some rows of every shard at a time are gathered, until there are none left.
+    Those of gradients that were kept are taken of all rows. For the others some rows of every shard
+    at a time are gathered, until there are none left.
 
     Args:
         work: the pass.
         kept: the gradients that it kept.
         needed: from (k, leaves) that are zero, to the rows that are needed.
     """
-    blocks, givens = work.blocks, [work.given(block) for block in work.blocks]
-    met = {leaf for block in blocks for leaf in block.leaves}
+    blocks = [block for block in work.blocks if block.leaves[0] not in kept]
+    givens = [work.given(block) for block in blocks]
+    met = {leaf for block in work.blocks for leaf in block.leaves}
     unmet = [leaf for leaf in range(len(work.leaves)) if leaf not in met]
+    # A factor that is zero makes the gradient so, unless the other is not finite: then the squared
+    # norm is not either.
     factors = {
         block.leaves[0]: given[0].cotangents[0]
         for block, given in zip(blocks, givens, strict=True)
-        if block.leaves[0] not in kept and block.direct and block.sites[0].has_formula
+        if block.direct and block.sites[0].has_formula
     }
-    # A factor that is zero makes the gradient so, unless the other is not finite: then the squared
-    # norm is not either.
-    largest = [
-        jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0)
-        for x in (kept | factors).values()
-    ]
-    is_zero = [jnp.stack(largest, axis=1) == 0] if largest else []
     ones = jnp.ones_like(work.real, shape=(len(work.real), len(unmet)))
-    zero = work.columns([*(kept | factors), *unmet], [*is_zero, ones])
-    rows = needed(zero > 0)
+    zeros = [_by_array(_largest, list(part.values())) == 0 for part in (kept, factors) if part]
+    rows = needed(work.columns([*kept, *factors, *unmet], [*zeros, ones]) > 0)
+    lengths = [_by_array(_scaled_lengths, list(kept.values()))] if kept else []
+    if not blocks:
+        return rows, work.columns(list(kept), lengths)
+    leaves = [leaf for block in blocks for leaf in block.leaves]
 
     def looked_at(platform: Platform) -> jax.Array:
         shards = work.shards
         at_once = 1 if platform.serial else min(_AT_ONCE, len(rows) // shards.count)
-        one = partial(_careful_row, platform, work)
+        one = partial(_careful_row, platform, work, blocks)
 
         def first(left: jax.Array) -> jax.Array:
             places = left.astype(jnp.int32)
@@ -419,7 +439,7 @@ def _careful_norms(
         def more(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             left, lengths = state
             chosen = shards.of_rows(first, left)
-            own = shards.of_rows(taken, (kept, givens, work.passed.losses), chosen)
+            own = shards.of_rows(taken, givens, chosen)
             if len(chosen) == 1:
                 found = one(jax.tree.map(lambda x: x[0], own))[None]
             else:
@@ -431,36 +451,37 @@ def _careful_norms(
                 shards.of_rows(written, lengths, chosen, found.astype(lengths.dtype)),
             )
 
-        start = (rows, work.columns([], []))
-        return jax.lax.while_loop(lambda state: jnp.any(state[0]), more, start)[1]
+        losses = work.passed.losses
+        none = jnp.zeros_like(losses, accumulation_dtype(losses), shape=(len(rows), len(leaves)))
+        return jax.lax.while_loop(lambda state: jnp.any(state[0]), more, (rows, none))[1]
 
-    return rows, by_platform(looked_at)
+    return rows, work.columns([*kept, *leaves], [*lengths, by_platform(looked_at)])
 
 
-def _careful_row(platform: Platform, work: Work, given: Any) -> jax.Array:
-    """Returns one example's norms by leaf, from the gradients that were kept and the operands."""
-    kept, givens, loss = given
-    gradients, lookups, sites = dict(kept), {}, {}
-    for block, own in zip(work.blocks, givens, strict=True):
-        leaf = block.leaves[0]
-        if leaf in kept:
-            continue
+def _careful_row(
+    platform: Platform, work: Work, blocks: Sequence[Block], given: Sequence[Any]
+) -> jax.Array:
+    """Returns one example's norms of the blocks' leaves, one after the other."""
+    gradients: dict[int, jax.Array] = {}
+    lookups: dict[int, jax.Array] = {}
+    sites: dict[int, tuple[Site, Given]] = {}
+    for block, own in zip(blocks, given, strict=True):
         if block.method == "rows":
-            lookups[leaf] = lookup_norm(block.sites[0], own[0])
+            lookups[block.leaves[0]] = lookup_norm(block.sites[0], own[0])
         elif _summed_at_site(block):
-            sites[leaf] = (block.sites[0], own[0])
+            sites[block.leaves[0]] = (block.sites[0], own[0])
         else:
             formed = former(platform, block, work.leaves)(own)
             gradients.update(zip(block.leaves, formed, strict=True))
-    parts = [jnp.zeros_like(loss, accumulation_dtype(loss), shape=1)]
+    parts = []
     if gradients:
         parts.append(scaled_norms(list(gradients.values())))
     if lookups:
         parts.append(jnp.stack(list(lookups.values())))
     if sites:
         parts.append(scaled_site_norms(platform, *zip(*sites.values(), strict=True)))
-    places = {leaf: i for i, leaf in enumerate([*gradients, *lookups, *sites], 1)}
-    order = np.array([places.get(leaf, 0) for leaf in range(len(work.leaves))])
+    places = {leaf: i for i, leaf in enumerate([*gradients, *lookups, *sites])}
+    order = np.array([places[leaf] for block in blocks for leaf in block.leaves])
     return jnp.concatenate(parts)[order]
 
 

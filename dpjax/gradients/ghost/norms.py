@@ -43,6 +43,7 @@ __all__ = [
     "gram_squares",
     "is_large",
     "lookup_norm",
+    "power_below",
     "rounding",
     "scaled_norm",
     "scaled_norms",
@@ -135,7 +136,7 @@ def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
 
 def _lengths(factor: jax.Array) -> jax.Array:
     """Returns the norm of each block of a factor, whose squares neither overflow nor vanish."""
-    near, powers = _near_one([factor.reshape(len(factor), -1)], rows=True)
+    near, powers = _near_one([factor.reshape(len(factor), math.prod(factor.shape[1:]))], rows=True)
     return jnp.sqrt(jnp.sum(near[0] * near[0], axis=1)) * powers
 
 
@@ -238,9 +239,9 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
     ]
     dtype = jnp.result_type(*arrays)
     parts = (
-        [_power_below(x) for x in largest]
+        [power_below(x) for x in largest]
         if len({x.dtype for x in arrays}) > 1
-        else [_power_below(jnp.concatenate(largest))]
+        else [power_below(jnp.concatenate(largest))]
     )
     powers = jnp.concatenate([x.astype(dtype) for x in parts])
     near, start = [], 0
@@ -251,7 +252,7 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
     return near, powers
 
 
-def _power_below(x: jax.Array) -> jax.Array:
+def power_below(x: jax.Array) -> jax.Array:
     """Returns the power of two below each number; the least normal one where there is none."""
     info = jnp.finfo(x.dtype)
     whole = jnp.uint32 if info.bits == 32 else jnp.uint64
