@@ -403,9 +403,16 @@ class _JointDraw:
 
         def in_parts(*rows: jax.Array) -> jax.Array:
             # Else XLA's CPU compiler writes the whole draw once more for each leaf that takes a
-            # slice.
+            # slice. The first of `given` is overwritten part by part.
             parts = [x.reshape(_PARTS, len(x) // _PARTS, *x.shape[1:]) for x in rows]
-            return jax.lax.map(lambda own: drawn(*own), parts).reshape(-1, _ROW)
+            empty = jnp.zeros((*parts[0].shape, _ROW), self.dtype)
+
+            def turn(i: jax.Array, out: jax.Array) -> jax.Array:
+                own = [x[i] for x in [*parts[:2], *([out, *parts[3:]] if given else [])]]
+                return out.at[i].set(drawn(*own))
+
+            found = jax.lax.fori_loop(0, _PARTS, turn, parts[2] if given else empty)
+            return found.reshape(-1, _ROW)
 
         def at_once(*rows: jax.Array) -> jax.Array:
             return jax.lax.optimization_barrier(drawn(*rows))  # for the same reason
