@@ -15,7 +15,11 @@ from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state
-from dpjax.devices import (
+from dpjax.gradients import merged, per_example_grads, trainable
+from dpjax.mechanism import Mechanism
+from dpjax.privatize import PrivatizeState, Released, privatize
+from dpjax.sampling import Sampling
+from dpjax.spmd import (
     as_automatic,
     as_explicit,
     automatic_axes,
@@ -23,10 +27,6 @@ from dpjax.devices import (
     leading_axes,
     leading_axis,
 )
-from dpjax.gradients import merged, per_example_grads, trainable
-from dpjax.mechanism import Mechanism
-from dpjax.privatize import PrivatizeState, Released, privatize
-from dpjax.sampling import Sampling
 
 if TYPE_CHECKING:
     from dpjax.accounting import Bound, Ledger

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax._record import Record
-from dpjax.devices import mesh_of
+from dpjax.spmd import mesh_of
 from dpjax.twofloat import two_sum
 
 __all__ = [

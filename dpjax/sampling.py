@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import _checks, noise
 from dpjax._record import Record
-from dpjax.devices import leading_axes
+from dpjax.spmd import leading_axes
 
 __all__ = ["Drawn", "FixedSize", "FullBatch", "Packed", "Poisson", "Sampling", "TruncatedPoisson"]
 
@@ -65,10 +65,18 @@ class Drawn:
     def packed(self) -> "Packed":
         """Returns the batch for use with rows that were gathered elsewhere, in the order of `rows`.
 
+        Raises:
+            ValueError: if it was drawn with a sharding: its rows lie on the devices.
+
         Example:
             >>> FullBatch(3).draw(jax.random.key(0), step=0).packed().indices.tolist()
             [0, 1, 2]
         """
+        if self.sharding is not None:
+            raise ValueError(
+                "a batch drawn with a sharding is gathered on its devices: expected one drawn "
+                "without, for rows that were gathered elsewhere"
+            )
         return Packed(self.indices, self.size, self.sampling)
 
 
@@ -80,10 +88,8 @@ class Packed:
     """A batch whose rows were gathered elsewhere: ``grads_of(params, rows, drawn.packed())``.
 
     Attributes:
-        indices: the number, in the whole data set, of each row handed over; private. With a leading
-            axis of S, for rows that lie on devices in S parts of equal length.
-        size: how many of them are real, the others, behind them, being padding; private. (S,) where
-            `indices` has a leading axis.
+        indices: the number, in the whole data set, of each row handed over; private.
+        size: how many of them are real, the others being padding; private.
         sampling: the sampling that drew it.
     """
 
@@ -92,7 +98,7 @@ class Packed:
     sampling: "Sampling"
 
     def part(self, begin: int, length: int) -> "Packed":
-        """Returns the batch at positions ``begin, ..., begin + length - 1``, of each part if any.
+        """Returns the part of the batch at positions ``begin, ..., begin + length - 1``.
 
         Args:
             begin: the first position.
@@ -104,9 +110,8 @@ class Packed:
             >>> last.indices.tolist(), int(last.size)
             ([3, 4, 0], 2)
         """
-        indices = self.indices[..., begin : begin + length]
-        missing = length - indices.shape[-1]
-        padded = jnp.pad(indices, [(0, 0)] * (indices.ndim - 1) + [(0, missing)])
+        indices = self.indices[begin : begin + length]
+        padded = jnp.pad(indices, (0, length - indices.shape[0]))
         return Packed(padded, jnp.clip(self.size - begin, 0, length), self.sampling)
 
 

@@ -16,7 +16,9 @@ _BRANCHES = re.compile(r"branch_computations=\{(.*?)\}")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 
 
-def collective_bytes(compiled: str, trips: int | None = None, branches=min) -> Counter[str]:
+def collective_bytes(
+    compiled: str, trips: int | None = None, branches=min, trips_in_branches: int | None = None
+) -> Counter[str]:
     """Returns the bytes that one run of a program moves in collectives, by kind.
 
     Those of a collective are the larger of its result and its operands, on one device. A loop's
@@ -27,9 +29,10 @@ def collective_bytes(compiled: str, trips: int | None = None, branches=min) -> C
         trips: how often loops run whose number of turns depends on data.
         branches: which branch of a conditional counts, by its bytes: `min` for the usual path,
             `max` for the one that rows with extreme norms take.
+        trips_in_branches: the same as `trips`, for loops inside a branch.
     """
     computations, entry = _computations(compiled)
-    return _bytes_in(entry, computations, trips, branches, {})
+    return _bytes_in(entry, computations, (trips, trips_in_branches), branches)
 
 
 def _computations(compiled: str) -> tuple[dict[str, list[str]], str]:
@@ -44,10 +47,10 @@ def _computations(compiled: str) -> tuple[dict[str, list[str]], str]:
     return found, entry
 
 
-def _bytes_in(name, computations, trips, branches, known) -> Counter[str]:
-    if name in known:
-        return known[name]
-    inside = lambda each: _bytes_in(each, computations, trips, branches, known)  # noqa: E731
+def _bytes_in(name, computations, trips, branches, in_branch=False) -> Counter[str]:
+    inside = lambda each, deeper=in_branch: _bytes_in(  # noqa: E731
+        each, computations, trips, branches, deeper
+    )
     total: Counter[str] = Counter()
     for line in computations[name]:
         if match := _COLLECTIVE.search(line):
@@ -57,17 +60,16 @@ def _bytes_in(name, computations, trips, branches, known) -> Counter[str]:
         if " conditional(" in line:
             listed = _BRANCHES.search(line)
             names = re.findall(r"[\w.-]+", listed[1]) if listed else _CALLED.findall(line)
-            total += branches((inside(each) for each in names), key=Counter.total)
+            total += branches((inside(each, True) for each in names), key=Counter.total)
             continue
         called = sum((inside(each) for each in _CALLED.findall(line)), Counter())
         if called and " while(" in line:
             turns = _TRIPS.search(line)
-            if turns is None and trips is None:
+            times = int(turns[1]) if turns else trips[in_branch]
+            if times is None:
                 raise ValueError(f"a loop of unknown length holds a collective: {line.strip()}")
-            times = int(turns[1]) if turns else trips
             called = Counter({kind: times * size for kind, size in called.items()})
         total += called
-    known[name] = total
     return total
 
 

@@ -1,6 +1,5 @@
 """Per-example gradients as an opaque object: norms and weighted sums, however they are computed."""
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,21 +12,13 @@ import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jax.sharding import AbstractMesh
 
-from dpjax.devices import (
-    Limits,
-    as_automatic,
-    as_explicit,
-    automatic_axes,
-    grid_sum,
-    limb_sum,
-    off_grid,
-    one_limb,
-    varying,
-)
+from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
+from dpjax.devices import varying
 from dpjax.gradients.groups import GroupIndex, Groups, group_index
 from dpjax.gradients.rows import Chunk, Rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
+from dpjax.spmd import as_automatic, as_explicit, automatic_axes
 from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
 
 __all__ = ["BatchSums", "PerExampleGrads", "Program"]
@@ -275,7 +266,7 @@ class PerExampleGrads:
             sums_of = self._rows.shards.each(row_sum)
             sums = [sums_of(_zero_padding(leaf, chunk.real)) for leaf in leaves]
             halves = zip(*sums, strict=True) if sums else ((), ())
-            figures.append(chunk.rerounding(self._rows.likely or self._rows.size))
+            figures.append(chunk.rerounding(self._rows.likely))
             both = TwoFloat(
                 *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
             )
@@ -307,14 +298,13 @@ class PerExampleGrads:
             return pair_sum(sums), 0.0
         (gradient, statistic), (gradient_low, statistic_low) = sums
         coordinates = sum(leaf.size for leaf in jax.tree.leaves(gradient)) // shards
-        likely = rows.likely or rows.size
         # Of a drawn batch every row has its device: one more row changes one device's sum. Rows of
         # a batch by hand move when one is put in front of them, and all devices' sums with them.
         changed = 1 if rows.indices is not None else shards
-        off = one_limb(coordinates, likely) * math.sqrt(changed)
+        off = changed * one_limb(coordinates, rows.likely)
         of_gradient = TwoFloat(gradient, gradient_low)
         if off <= MOST_REROUNDED:
-            total = grid_sum(of_gradient, likely * limits.gradient, shards)
+            total = grid_sum(of_gradient, rows.likely * limits.gradient, shards)
         else:
             most = jax.tree.map(lambda _: rows.size * limits.gradient, gradient)
             total = limb_sum(of_gradient, most, shards)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.devices import mesh_of
+from dpjax.spmd import mesh_of
 from dpjax.twofloat import accumulation_dtype
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "norms_of",
     "power_of_two",
     "row_norms",
+    "row_squares",
     "settled",
 ]
 
@@ -64,7 +65,7 @@ def row_norms(
         >>> [f"{n:.4g}" for n in row_norms([big], (0,), 1, jnp.ones(3, bool))[:, 0]]
         ['1e+20', '5e-30', 'inf']
     """
-    wide = [_rows_of_numbers(leaf).astype(accumulation_dtype(leaf)) for leaf in leaves]
+    wide = [leaf.astype(accumulation_dtype(leaf)) for leaf in leaves]
     members = [[i for i, g in enumerate(group_of_leaf) if g == j] for j in range(groups)]
 
     def squares(scales: Sequence[jax.Array] | None) -> jax.Array:
@@ -73,7 +74,7 @@ def row_norms(
             rows_of = [wide[i] for i in mine]
             if scales is not None:
                 rows_of = [x * _column(scales[j], x.ndim) for x in rows_of]
-            columns.append(_pairwise_sum([jnp.sum(x * x, axis=_all_but_first(x)) for x in rows_of]))
+            columns.append(_pairwise_sum([row_squares(x) for x in rows_of]))
         return jnp.stack(columns, axis=-1)
 
     def scaled() -> jax.Array:
@@ -103,14 +104,18 @@ def row_norms(
     return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
 
-def _rows_of_numbers(leaf: jax.Array) -> jax.Array:
-    """Returns an array as (k, numbers), or on a mesh as it is.
+def row_squares(rows: jax.Array) -> jax.Array:
+    """Returns the sum of the squares of each row.
 
-    There its axes may be split over devices, and one axis made of several could not be.
+    A row's axes are made one first, which is the fastest to sum over; on a mesh they may be split
+    over devices, and one axis made of several could not be: the rows would be gathered.
+
+    >>> row_squares(jnp.array([[[1.0, 2.0], [0.0, 2.0]]])).tolist()
+    [9.0]
     """
-    if mesh_of(leaf) is not None:
-        return leaf
-    return leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:]))
+    if mesh_of(rows) is None:
+        rows = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+    return jnp.sum(rows * rows, axis=_all_but_first(rows))
 
 
 def _all_but_first(leaf: jax.Array) -> tuple[int, ...]:

@@ -11,14 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from dpjax import _checks
-from dpjax.devices import (
-    as_automatic,
-    automatic_axes,
-    explicit_mesh,
-    leading_axis,
-    varying,
-    varying_zero,
-)
+from dpjax.devices import varying, varying_zero
 from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_batch_stats
 from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
 from dpjax.gradients.interface import PerExampleGrads, Program
@@ -26,6 +19,7 @@ from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import Rows, batch_rows, drawn_rows, leading_size, packed_rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk, vmap_engine
 from dpjax.sampling import Drawn, Packed
+from dpjax.spmd import as_automatic, automatic_axes, explicit_mesh, leading_axis
 
 __all__ = ["ENGINES", "as_per_example_grads", "merged", "per_example_grads", "trainable"]
 

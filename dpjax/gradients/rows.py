@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from dpjax.devices import WHOLE, Shards
 from dpjax.sampling import Drawn, Packed
+from dpjax.spmd import WHOLE, Shards
 
 __all__ = [
     "Chunk",
@@ -56,8 +56,8 @@ class Rows:
         count: (shards,) the number of leading positions of each shard in use, possibly traced; None
             for all of them.
         numbers: (size,) the row's number in the whole data set; None where `data` is all of it.
-        likely: how many positions are in use at most, but with a probability of about 1e-9; None
-            for all of them.
+        share: how many positions of a shard are in use at most, but with a probability of about
+            1e-9; None for all of them.
         shards: how data and positions lie on devices.
     """
 
@@ -68,7 +68,7 @@ class Rows:
     indices: jax.Array | None = None
     count: jax.Array | None = None
     numbers: jax.Array | None = None
-    likely: int | None = None
+    share: int | None = None
     shards: Shards = WHOLE
 
     @property
@@ -90,6 +90,11 @@ class Rows:
     def step(self) -> int:
         """Positions that a chunk takes from each shard."""
         return self.chunk // self.shards.count
+
+    @property
+    def likely(self) -> int:
+        """How many positions are in use at most, but with a probability of about 1e-9."""
+        return self.shards.count * (self.length if self.share is None else self.share)
 
     @property
     def chunks(self) -> Any:
@@ -215,7 +220,7 @@ def drawn_rows(
         indices=local,
         count=jnp.clip(drawn.size, 0, most),
         numbers=numbers,
-        likely=count * _likely(expected, most),
+        share=_likely(expected, most),
         shards=shards,
     )
 
@@ -239,23 +244,20 @@ def packed_rows(
     rows: Any, packed: Packed, chunk: int | None, sharding: NamedSharding | None = None
 ) -> Rows:
     """Returns the rows of a batch that was gathered elsewhere."""
-    size = packed.indices.size
+    size = packed.indices.shape[0]
     if (given := leading_size("rows", rows)) != size:
         raise ValueError(f"rows has {given} rows: expected {size}, one for each packed index")
     shards = Shards.of(rows, size, sharding)
-    if packed.indices.ndim == 2:
-        shards = replace(shards, count=packed.indices.shape[0])
     length = size // shards.count
-    # In one part, the real rows stand in front, and so on the first devices.
-    before = 0 if packed.indices.ndim == 2 else length * jnp.arange(shards.count)
-    count = jnp.clip(packed.size - before, 0, length)
+    # The real rows stand in front, and so on the first devices.
+    count = jnp.clip(packed.size - length * jnp.arange(shards.count), 0, length)
     return Rows(
         rows,
         size,
         _chunk_size(chunk, size, shards),
         count=count,
-        numbers=packed.indices.reshape(-1),
-        likely=_likely(packed.sampling.batch_size or size, size),
+        numbers=packed.indices,
+        share=_likely(packed.sampling.batch_size or size, length),
         shards=shards,
     )
 

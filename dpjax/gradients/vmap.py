@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from dpjax.devices import WHOLE, Shards
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import row_norms, settled
 from dpjax.gradients.platforms import Platform, assumption, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
+from dpjax.spmd import WHOLE, Shards
 from dpjax.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "over_clean_rows", "vmap_engine"]

@@ -26,14 +26,14 @@ from dpjax.adaclip import adaclip
 from dpjax.cli import main
 from dpjax.cli.released_runs import read_run
 from dpjax.data import load
-from dpjax.methods.auto_dp import noise_decay
+from dpjax.methods.adaptive import noise_decay
 from dpjax.models import build
 from dpjax.papers import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
 from dpjax.train.folder import RunFolder, refuse_links
 from dpjax.train.identity import RunIdentity
-from dpjax.train.parameters import file_hash
+from dpjax.train.network import file_hash
 from tests.cli.run_folders import write_run
 
 HUGE = 10**400

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax.devices import Shards, mesh_of, varying_zero
+from dpjax.devices import varying_zero
 from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
 from dpjax.gradients.ghost.contractions import Given, Site, weighted_site_sum
 from dpjax.gradients.ghost.norms import (
@@ -35,10 +35,11 @@ from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
 from dpjax.gradients.ghost.trace import Program, analysed
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.jaxprs import is_float, needed_inside, needed_values
-from dpjax.gradients.norms import combined_norm
+from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, over_clean_rows, vmap_engine
+from dpjax.spmd import Shards, mesh_of
 from dpjax.twofloat import TwoFloat, accumulation_dtype
 
 __all__ = [
@@ -372,7 +373,7 @@ def _measured_row(
         else:
             off = _off(platform, block, own)
             formed = former(platform, block, work.leaves)(_as_summed(platform, block, own))
-            norms += [jnp.sqrt(jnp.sum(x * x)) + off for x in formed]
+            norms += [jnp.sqrt(row_squares(x[None])[0]) + off for x in formed]
     squares = []
     if inner:
         sites = [block.sites[0] for block, _ in inner]

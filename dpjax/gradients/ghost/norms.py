@@ -33,8 +33,9 @@ from dpjax.gradients.ghost.contractions import (
     wide,
 )
 from dpjax.gradients.ghost.trace import Meeting
-from dpjax.gradients.norms import power_of_two
+from dpjax.gradients.norms import power_of_two, row_squares
 from dpjax.gradients.platforms import Platform
+from dpjax.spmd import mesh_of
 
 __all__ = [
     "Gram",
@@ -136,8 +137,8 @@ def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
 
 def _lengths(factor: jax.Array) -> jax.Array:
     """Returns the norm of each block of a factor, whose squares neither overflow nor vanish."""
-    near, powers = _near_one([factor.reshape(len(factor), math.prod(factor.shape[1:]))], rows=True)
-    return jnp.sqrt(jnp.sum(near[0] * near[0], axis=1)) * powers
+    near, powers = _near_one([factor], rows=True)
+    return jnp.sqrt(row_squares(near[0])) * powers
 
 
 def _of_lengths(platform: Platform, site: Site, dtype: Any) -> float:
@@ -204,13 +205,17 @@ def scaled_norms(arrays: Sequence[jax.Array]) -> jax.Array:
     >>> [float(n) for n in scaled_norms([jnp.array([3.0, 4.0]) * 2.0**100, jnp.array([jnp.nan])])]
     [6.338253001141147e+30, inf]
     """
-    alike: dict[tuple[int, Any], list[int]] = {}
+    alike: dict[Any, list[int]] = {}
     for i, x in enumerate(arrays):
-        alike.setdefault((x.size, x.dtype), []).append(i)
-    near, powers = _near_one(
-        [jnp.stack([arrays[i].reshape(-1) for i in mine]) for mine in alike.values()], rows=True
-    )
-    norms = jnp.concatenate([jnp.sqrt(jnp.sum(x * x, axis=1)) for x in near]) * powers
+        alike.setdefault(i if mesh_of(x) is not None else (x.size, x.dtype), []).append(i)
+    stacks = []
+    for mine in alike.values():
+        flat = [arrays[i] for i in mine]
+        if mesh_of(flat[0]) is None:  # else its axes may be split over devices
+            flat = [x.reshape(x.size) for x in flat]
+        stacks.append(jnp.stack(flat))
+    near, powers = _near_one(stacks, rows=True)
+    norms = jnp.concatenate([jnp.sqrt(row_squares(x)) for x in near]) * powers
     order = np.argsort([i for mine in alike.values() for i in mine])
     return jnp.where(jnp.isnan(norms), jnp.inf, norms)[order]
 
@@ -233,10 +238,8 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
         arrays: of one dtype, or float32 and float64.
         rows: whether each row has a power of its own.
     """
-    largest = [
-        jnp.max(jnp.abs(x), axis=1, initial=0.0) if rows else jnp.max(jnp.abs(x), initial=0.0)[None]
-        for x in arrays
-    ]
+    stacks = arrays if rows else [x[None] for x in arrays]
+    largest = [jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0) for x in stacks]
     dtype = jnp.result_type(*arrays)
     parts = (
         [power_below(x) for x in largest]
@@ -245,10 +248,10 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
     )
     powers = jnp.concatenate([x.astype(dtype) for x in parts])
     near, start = [], 0
-    for x, own in zip(arrays, largest, strict=True):
-        power = powers[start : start + len(own)].astype(x.dtype)
-        near.append(x / (power[:, None] if rows else power[0]))
-        start += len(own)
+    for x, stack in zip(arrays, stacks, strict=True):
+        power = powers[start : start + len(stack)].astype(x.dtype)
+        near.append(x / (power.reshape((-1,) + (1,) * (x.ndim - 1)) if rows else power[0]))
+        start += len(stack)
     return near, powers
 
 
