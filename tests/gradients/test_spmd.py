@@ -145,12 +145,8 @@ def arithmetic(rows):
 CASES = list(
     product(["vmap", "ghost", "ghost_two_pass"], LAYOUTS, AXES, [None, CHUNK], [False, True])
 )
-DEFAULT = [
-    ("vmap", "data", "auto", CHUNK, True),
-    ("vmap", "tensor", "explicit", None, False),
-    ("ghost", "fsdp", "explicit", CHUNK, True),
-    ("ghost_two_pass", "tensor", "auto", CHUNK, True),
-]
+# FSDP is that of `fit`, below.
+DEFAULT = [("vmap", "data", "auto", CHUNK, True), ("ghost", "tensor", "explicit", CHUNK, True)]
 
 
 @pytest.mark.parametrize(
