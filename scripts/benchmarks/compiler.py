@@ -41,6 +41,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 def estimate_table(compiler: str, workload: Workload, variants: list[str]) -> str:
     """Returns a table of what a platform's compiler estimates for the steps of a workload."""
     built, device = problem(workload), _device(compiler)
+    _compiled(compiler, device, jnp.sum, (jnp.ones(3),))  # whoever compiles first starts it
     rows, found = [], {}
     for name in ["jax", *(name for name in variants if name != "jax")]:
         try:
@@ -81,19 +82,22 @@ def _estimate(compiler: str, device: Any, name: str, built: Problem) -> tuple[Co
         updates, state = tx.update(gradients, state, params)
         return optax.apply_updates(params, updates), state
 
-    here = SingleDeviceSharding(device)
     state = jax.tree.map(jnp.copy, tx.init(built.params))
-    arguments = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
-        (built.params, state, built.frozen, built.examples),
-    )
     begun = time.process_time()
-    jitted = jax.jit(step, in_shardings=here, out_shardings=here, donate_argnums=(0, 1))
-    lowered = jitted.trace(*arguments).lower(lowering_platforms=(compiler,))
-    compiled = lowered.compile()
+    arguments = (built.params, state, built.frozen, built.examples)
+    compiled = _compiled(compiler, device, step, arguments, donate_argnums=(0, 1))
     seconds = time.process_time() - begun
     cost = cost_of(compiled.as_text(), H100 if compiler == "cuda" else None)
     return cost, compiled.memory_analysis().peak_memory_in_bytes, seconds
+
+
+def _compiled(compiler: str, device: Any, fn: Any, arguments: Any, **options: Any) -> Any:
+    here = SingleDeviceSharding(device)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments
+    )
+    jitted = jax.jit(fn, in_shardings=here, out_shardings=here, **options)
+    return jitted.trace(*shapes).lower(lowering_platforms=(compiler,)).compile()
 
 
 def _device(compiler: str) -> Any:
