@@ -7,16 +7,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ENCODER_BLOCK", "ENCODER_OPTIONS", "Family"]
+__all__ = ["ENCODER_BLOCK", "ENCODER_EMBEDDINGS", "ENCODER_OPTIONS", "SEGMENTS", "Family"]
 
 ENCODER_OPTIONS = {
     "vocabulary": "vocab_size",
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "positions": "max_position_embeddings",
+    "epsilon": "layer_norm_eps",
+    "activation": "hidden_act",
     "padding": "pad_token_id",
 }
 """Arguments of `bert` and `roberta` by the names they have in config.json."""
+
+ENCODER_EMBEDDINGS = {
+    "embeddings/tokens": "embeddings.word_embeddings",
+    "embeddings/positions": "embeddings.position_embeddings",
+    "embeddings/norm": "embeddings.LayerNorm",
+}
+"""The embeddings of BERT, RoBERTa and DistilBERT."""
+
+SEGMENTS = {"embeddings/segments": "embeddings.token_type_embeddings"}
+"""The table of segments of BERT and RoBERTa."""
 
 ENCODER_BLOCK = {
     "query": "attention.self.query",

@@ -11,7 +11,7 @@ from flax import nnx
 from dpjax import _checks
 from dpjax.models.layers import uniform
 from dpjax.models.network import Network, from_module
-from dpjax.models.parameters import flat, nested
+from dpjax.models.parameters import Params, flat, nested
 
 __all__ = ["LoRA", "LoRALinear", "add_lora", "merge_lora"]
 
@@ -117,7 +117,7 @@ def add_lora(network: Network, lora: LoRA) -> Network:
     return from_module(replace(network, lora=lora), adapted)
 
 
-def merge_lora(params: chex.ArrayTree, lora: LoRA) -> Any:
+def merge_lora(params: chex.ArrayTree, lora: LoRA) -> Params:
     """Returns parameters with every update added to its kernel: ``W + (alpha / rank) A B``.
 
     Args:
