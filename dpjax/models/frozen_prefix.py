@@ -1,4 +1,4 @@
-"""The frozen beginning of a network: computed once, kept on disk, and trained from."""
+"""The frozen first blocks of a network: computed once, cached on disk, and trained from."""
 
 import hashlib
 import json
@@ -31,14 +31,14 @@ _HOST = re.sub(r"\W", "-", platform.node()) or "unnamed"
 
 
 def first_trained_block(params: Params, trainable: Sequence[str]) -> int:
-    """Returns how many blocks stand before the first trained parameter.
+    """Returns how many blocks come before the first trained parameter.
 
     Args:
         params: of an encoder.
         trainable: as in `split`.
 
     Raises:
-        ValueError: the embeddings are trained, so that nothing comes before.
+        ValueError: the embeddings are trained, so nothing comes before them.
     """
     trained = flat(split(params, trainable).trainable)
     if any(path.startswith("embeddings") for path in trained):
@@ -106,14 +106,14 @@ def cut(network: Network, params: Params, block: int) -> Halves:
 class CachedStates:
     """The states of examples before a block, read from disk row by row.
 
-    Only real tokens are stored; rows are filled up with zeros when they are read, which is what
-    the network's second part takes for padding. Has a length and takes lists of rows, so that it
-    is a data source like any other.
+    Only real tokens are stored. Rows are padded with zeros when they are read, and the network's
+    second part treats zeros as padding. It has a length and takes lists of rows, as every data
+    source does.
 
     Attributes:
         shape: of all states: (examples, length, width).
         dtype: how they are stored; read as float32.
-        file: where they lie.
+        file: the file that holds them.
         tokens: (tokens, width), all real tokens of all examples, one example after another.
         starts: (examples + 1,), where each example begins in `tokens`; the last is their number.
     """
@@ -125,7 +125,7 @@ class CachedStates:
     starts: np.ndarray = field(repr=False)
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """Returns the number of examples."""
         return self.shape[0]
 
     def __getitem__(self, row: int) -> np.ndarray:
@@ -147,7 +147,7 @@ class CachedStates:
 
     @property
     def nbytes(self) -> int:
-        """How large the file is."""
+        """The size of the states on disk."""
         return self.tokens.nbytes
 
 
@@ -160,19 +160,19 @@ def cache_states(
     dtype: str = "float32",
     limit: float = 10e9,
 ) -> CachedStates:
-    """Computes the states of all examples once and keeps them on disk.
+    """Computes the states of all examples once and caches them on disk.
 
-    The file is named by a hash of the parameters, the tokens, the network and the precision: the
-    same ones are not computed again. Texts are computed in buckets of similar length. What is kept
-    is as private as the texts themselves.
+    The file name is a hash of the parameters, the tokens, the network and the precision, so nothing
+    is computed twice. Texts of similar length are computed together. The cache is as private as the
+    texts themselves.
 
     Args:
         prefix: the first part of a network, of `cut`.
         params: its parameters.
         tokens: (n, length) of int32.
-        directory: where files are kept.
-        dtype: "float32", or "float16" for half the space: then the states are rounded, and
-            training from them is another experiment than without a cache.
+        directory: the folder of the cache.
+        dtype: "float32", or "float16" for half the space. Rounded states make it a different
+            experiment from one without a cache.
         limit: the largest file, in bytes.
 
     Returns:

@@ -16,7 +16,7 @@ from dpjax.models.transformer import Block, Embeddings, Memory, layer_norm
 __all__ = ["GPT2", "NO_TOKEN", "CausalNet", "gpt2"]
 
 NO_TOKEN = -1
-"""What stands after a text: GPT-2 has no padding token."""
+"""Fills rows after a text: GPT-2 has no padding token."""
 
 
 class CausalNet(nnx.Module):

@@ -1,4 +1,4 @@
-"""What a family of networks is called in Hugging Face's directories, in both directions."""
+"""How our layers and options map to the names in Hugging Face's files, in both directions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -63,12 +63,12 @@ class Family:
 
     Args:
         name: its name in `dpjax.models.MODELS`, and `model_type` in config.json.
-        prefix: stands before the names of all layers but the head's in files that have a head.
+        prefix: precedes every layer's name except the head's, in files that have a head.
         classifier: the class with a head for classification; None if the family has none here.
         options: the names in config.json by those of the constructor's arguments.
-        fixed: entries of config.json with the only value that is supported; their absence is it.
+        fixed: entries of config.json with their only supported value, which is also the default.
         layers: names of the layers outside blocks, by our paths.
-        block: what stands before the names of a block's layers, with {} for its number.
+        block: precedes the names of a block's layers, with {} for its number.
         block_layers: names of a block's layers, by ours.
         head: names of the head's layers, by our paths.
         language_model: the class with a head for the next token; None for none.

@@ -1,4 +1,4 @@
-"""LoRA: low-rank updates of frozen kernels, in any network, merged when training is over."""
+"""LoRA: low-rank updates of frozen kernels, in any network, merged after training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class LoRA:
 
     @property
     def scale(self) -> float:
-        """What the update is multiplied with."""
+        """The factor of the update."""
         return self.alpha / self.rank
 
 
@@ -59,7 +59,7 @@ class LoRALinear(nnx.Linear):
     """
 
     def __init__(self, layer: nnx.Linear, lora: LoRA, rngs: nnx.Rngs) -> None:
-        """Takes the layer's own parameters over."""
+        """Copies the layer's parameters and adds the update's."""
         for name, value in vars(layer).items():
             setattr(self, name, value)
         inputs, outputs = layer.kernel[...].shape

@@ -41,7 +41,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, DISTILBE
 """The families that can be read, by `model_type` in config.json; MiniLM is a BERT."""
 
 TASKS = ("classification", "language_modelling")
-"""What a network is read for."""
+"""What a network can be loaded for."""
 
 DTYPES = ("float32", "float16", "bfloat16")
 """The precisions in which weights are written."""
@@ -350,7 +350,7 @@ def _weight_files(directory: Path) -> tuple[Path, list[Path]]:
 
 
 def _read_tensors(files: Sequence[Path]) -> dict[str, np.ndarray]:
-    """Returns all tensors, those of any precision in float32."""
+    """Returns all tensors; floating-point ones as float32."""
     tensors: dict[str, np.ndarray] = {}
     for path in files:
         try:

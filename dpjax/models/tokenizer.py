@@ -23,7 +23,7 @@ class _Kind:
     """The special tokens of a family.
 
     Attributes:
-        padding: stands after a text; None where there is no such token.
+        padding: follows a text; None where there is no such token.
         unknown: a word without pieces; None where every byte has a token.
         single: the template of one text, A.
         pair: the template of two, A and B, with segments.
@@ -108,16 +108,16 @@ class Tokenizer:
         )
 
     def encode(self, text: str, pair: str | None = None) -> list[int]:
-        """Returns the tokens of a text, or of two, with the special ones, however many."""
+        """Returns all tokens of a text, or of two, including the special ones."""
         self._engine.no_truncation()
         return self._engine.encode(text, pair).ids
 
     def rows(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, length: int
     ) -> np.ndarray:
-        """Returns texts as one int32 array, (n, length), cut and filled up with padding.
+        """Returns texts as one int32 array, (n, length), truncated and padded.
 
-        Of two texts the longer is cut first, and the special tokens stay.
+        The longer of two texts is truncated first; special tokens are never cut off.
 
         Args:
             texts: the texts.

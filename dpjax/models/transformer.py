@@ -1,4 +1,4 @@
-"""What every transformer here is made of: embeddings, attention, and blocks of both."""
+"""The parts that all transformers here share: embeddings, attention and blocks."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dpjax import _checks
 
 __all__ = ["Block", "Embeddings", "Memory", "activation_of", "attend", "dense", "layer_norm"]
 
-# How kernels and tables start in all of the papers: normal of this deviation, without biases.
+# All the papers draw kernels and tables from a normal of this deviation; biases start at 0.
 START = jax.nn.initializers.normal(0.02)
 
 _ACTIVATIONS: dict[str, Callable[[chex.Array], chex.Array]] = {
@@ -30,7 +30,7 @@ def activation_of(name: str) -> Callable[[chex.Array], chex.Array]:
 
 
 def dense(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
-    """Makes a dense layer that starts as a transformer's."""
+    """Makes a dense layer with a transformer's initial values."""
     return nnx.Linear(inputs, outputs, kernel_init=START, rngs=rngs)
 
 
@@ -114,10 +114,9 @@ def attend(
 
 
 class Block(nnx.Module):
-    """Attention and two dense layers; each is added to what it reads.
+    """Attention and two dense layers, each with a residual connection.
 
-    With ``norm_first`` each of the two reads normalised states (GPT-2); without, their sum is
-    normalised (BERT).
+    With ``norm_first`` the inputs of both are normalised (GPT-2), otherwise the sums are (BERT).
 
     Args:
         width: features of a token.
@@ -125,7 +124,7 @@ class Block(nnx.Module):
         hidden: width between the two dense layers.
         epsilon: added to the variance before its root is taken.
         activation: between the two dense layers.
-        norm_first: where the normalisations stand.
+        norm_first: whether inputs or sums are normalised.
         prefix: how many trained keys and values stand before those of the tokens.
         rngs: where the initial parameters come from.
     """
