@@ -22,7 +22,7 @@ from dpjax.train import (
     resolve,
     root_key,
 )
-from dpjax.train.mesh import Runner
+from dpjax.train.runner import Runner
 
 __all__ = ["Findings", "GreedySearch", "Prerequisite", "Thresholds", "TunedNoise", "greedy_search"]
 

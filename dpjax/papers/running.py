@@ -12,7 +12,7 @@ from dpjax.data import Dataset
 from dpjax.papers.recipe import SeededRun
 from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
 from dpjax.train import load_dataset, train
-from dpjax.train.identity import Environment
+from dpjax.train.identity import environment
 
 __all__ = ["pretrained_path", "run_all"]
 
@@ -134,7 +134,7 @@ def _trained(
         _loaded[name] = load_dataset(experiment, data_dir)
     store = Store(path)
     folder = store.work(run)
-    if folder.exists and folder.identity().environment != Environment.current():
+    if folder.exists and folder.identity().environment != environment():
         store.discard_work(run)  # begun under other versions, so it cannot be resumed
     begun = time.monotonic()
     result = train(experiment, _loaded[name], folder.path, resume=folder.exists)[0]
