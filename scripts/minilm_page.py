@@ -25,7 +25,7 @@ def page(rows: Rows) -> str:
         "",
         "Accuracy on the dev set in percent: the mean over seeds (lowest to highest, number of",
         "seeds). Texts are classified from the mean of their tokens' states. `python",
-        "scripts/minilm.py` makes minilm.csv, and `python scripts/minilm_page.py` writes this page.",
+        "scripts/minilm.py` makes minilm.csv, and `scripts/minilm_page.py` writes this page.",
     ]
     for task, title in TITLES.items():
         own = [row for row in rows if row["task"] == task]
