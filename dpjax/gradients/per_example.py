@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import chex
 import jax
@@ -32,7 +31,7 @@ ENGINES: dict[str, Callable[..., ChunkGrads]] = {
 
 
 def per_example_grads(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., chex.ArrayTree],
     engine: str = "auto",
     chunk: int | None = None,
     has_aux: bool = False,
@@ -73,6 +72,12 @@ def per_example_grads(
         with each row's number in the whole data set, whatever the device or the part; in a batch by
         hand, with its position: where such a batch comes in parts, fold the key with the part.
 
+    Raises:
+        TypeError: if `loss_fn` is not callable or takes other arguments, `chunk` is not an integer,
+            or a parameter is complex.
+        ValueError: if `engine` is unknown, the loss is not one floating-point number, the model
+            keeps batch statistics, `params` holds no floats, or the batch is ragged.
+
     Example:
         >>> from dpjax.sampling import FullBatch
         >>> loss = lambda w, x: jnp.sum(w * x)
@@ -91,7 +96,9 @@ def per_example_grads(
         raise TypeError(f"loss_fn = {loss_fn!r}: expected a function loss_fn(params, example)")
     refuse_closed_over_batch_stats(loss_fn)
 
-    def reporting(params: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+    def reporting(
+        params: chex.ArrayTree, *example: chex.ArrayTree
+    ) -> tuple[jax.Array, chex.ArrayTree]:
         found = loss_fn(params, *example)
         loss, aux = found if has_aux else (found, ())
         return loss, (loss, aux)
@@ -142,6 +149,12 @@ def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
 
     It is what ``equinox.filter(params, equinox.is_inexact_array)`` returns.
 
+    Args:
+        params: any pytree.
+
+    Returns:
+        A pytree of the same structure.
+
     Raises:
         ValueError: if there is none, or the model keeps batch statistics.
         TypeError: if one is complex.
@@ -163,6 +176,13 @@ def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
 def merged(own: chex.ArrayTree, params: chex.ArrayTree) -> chex.ArrayTree:
     """Returns `params` with the leaves of `own`, as `trainable` returns them, in their places.
 
+    Args:
+        own: the leaves to put in; None where the one of `params` stays.
+        params: any pytree.
+
+    Returns:
+        A pytree with the structure of `params`.
+
     Example:
         >>> merged({"w": 2.0, "act": None}, {"w": 1.0, "act": "tanh"})
         {'act': 'tanh', 'w': 2.0}
@@ -172,7 +192,7 @@ def merged(own: chex.ArrayTree, params: chex.ArrayTree) -> chex.ArrayTree:
     )
 
 
-def _is_inexact(path: Any, leaf: Any) -> bool:
+def _is_inexact(path: tuple[object, ...], leaf: object) -> bool:
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
         return False
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
@@ -182,11 +202,11 @@ def _is_inexact(path: Any, leaf: Any) -> bool:
 
 
 def _of_trainable(
-    loss: Callable[..., tuple[jax.Array, Any]], params: chex.ArrayTree
-) -> Callable[..., tuple[jax.Array, Any]]:
+    loss: Callable[..., tuple[jax.Array, chex.ArrayTree]], params: chex.ArrayTree
+) -> Callable[..., tuple[jax.Array, chex.ArrayTree]]:
     """Returns the loss as a function of what is differentiated; the other leaves are held."""
 
-    def of_own(own: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+    def of_own(own: chex.ArrayTree, *example: chex.ArrayTree) -> tuple[jax.Array, chex.ArrayTree]:
         return loss(merged(own, params), *example)
 
     return of_own
@@ -226,6 +246,13 @@ def as_per_example_grads(
         params: the parameters, if at hand: gradients that were already averaged are then told from
             per-example ones by their shapes.
 
+    Returns:
+        The gradients, as `privatize` takes them.
+
+    Raises:
+        ValueError: if the leaves differ in length, or do not belong to `params`.
+        TypeError: if a leaf is not an array of floating-point numbers.
+
     Example:
         >>> grads = {"w": jnp.array([[3.0, 4.0], [1.0, 0.0]])}
         >>> as_per_example_grads(grads, mask=[1, 0]).norms.tolist()
@@ -237,6 +264,11 @@ def as_per_example_grads(
         if params is not None:
             _check_tree(grads.like, params)
         return grads
+    if params is not None and _shapes_only(grads) == _shapes_only(trainable(params)):
+        raise ValueError(
+            "grads has the shapes of params: expected one gradient per example, with a leading "
+            "batch axis; a gradient that is already averaged cannot be clipped"
+        )
     size = leading_size("grads", grads)
     like = jax.tree.map(lambda g: jax.ShapeDtypeStruct(jnp.shape(g)[1:], jnp.result_type(g)), grads)
     if params is not None:
@@ -267,7 +299,7 @@ def as_per_example_grads(
 def _shapes(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Returns shapes and dtypes, and how explicit axes of a mesh split them."""
 
-    def one(leaf: Any) -> jax.ShapeDtypeStruct:
+    def one(leaf: chex.Array) -> jax.ShapeDtypeStruct:
         explicit = explicit_mesh(leaf) is not None
         sharding = jax.typeof(leaf).sharding if explicit else None
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
@@ -281,14 +313,14 @@ def _shapes_only(tree: chex.ArrayTree) -> list[tuple[int, ...]]:
 
 def _check_tree(like: chex.ArrayTree, params: chex.ArrayTree) -> None:
     """Refuses gradients of another pytree than the parameters'."""
-    found: Any = jax.tree.structure(like)
-    expected: Any = jax.tree.structure(trainable(params))
+    found: object = jax.tree.structure(like)
+    expected: object = jax.tree.structure(trainable(params))
     if found != expected:
         raise ValueError(f"grads is the pytree {found}: expected that of params, {expected}")
 
 
 def _check_loss(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., chex.ArrayTree],
     params: chex.ArrayTree,
     rows: Rows,
     key: chex.PRNGKey | None,
@@ -319,7 +351,7 @@ def _check_loss(
         )
 
 
-def _check_key(key: Any) -> None:
+def _check_key(key: chex.PRNGKey | None) -> None:
     dtype = getattr(key, "dtype", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if key is None or (typed and key.shape == ()) or (dtype == jnp.uint32 and key.ndim == 1):
@@ -328,7 +360,9 @@ def _check_key(key: Any) -> None:
     raise TypeError(f"key = {shown}: expected one JAX random key, as jax.random.key(0), or None")
 
 
-def _check_signature(loss_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _check_signature(
+    loss_fn: Callable[..., chex.ArrayTree], arguments: tuple[chex.ArrayTree, ...]
+) -> None:
     try:
         signature = inspect.signature(loss_fn)
     except (TypeError, ValueError):  # some callables have none
