@@ -191,7 +191,10 @@ def batch_rows(
     batch = jax.tree.map(jnp.asarray, batch)  # NumPy's cannot be indexed by a traced number
     real = None
     if mask is not None:
-        mask = jnp.asarray(mask)
+        try:
+            mask = jnp.asarray(mask)
+        except TypeError as error:
+            raise TypeError(f"mask = {mask!r}: expected {size} numbers, 0 for padding") from error
         if mask.shape != (size,):
             raise ValueError(f"mask has shape {mask.shape}: expected ({size},), one per row")
         real = mask > 0
