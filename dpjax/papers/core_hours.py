@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from dpjax import _checks
-from dpjax.papers.prerequisites import GreedySearch
+from dpjax.papers.greedy_thresholds import GreedySearch
+from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.printed_numbers import training_size
 from dpjax.papers.recipe import SeededRun
 
@@ -148,13 +149,15 @@ def _gradients(run: SeededRun) -> int:
     return copies * (1 + int(method.get("length", 1)) if momentum else 1)
 
 
-def estimated_search_seconds(search: GreedySearch) -> float:
-    """Returns roughly how long a greedy search takes on one core.
+def estimated_search_seconds(search: GreedySearch | PlateauSearch) -> float:
+    """Returns roughly how long a search on public data takes on one core.
 
-    An epoch is trained with one threshold after another until accuracy falls. How many that takes
-    is not known in advance; ten are assumed.
+    A search of plateaus is one run. A greedy search trains each epoch with one threshold after
+    another until accuracy falls; how many that takes is not known in advance, and ten are assumed.
     """
     run = SeededRun(search.experiment, 0)
+    if isinstance(search, PlateauSearch):
+        return estimated_seconds(run)
     epochs = search.experiment.train.epochs or 1
     first = search.repeats - 1  # the first epoch again, with other seeds
     return _TRIALS * estimated_seconds(run) * (1 + first / epochs)

@@ -56,8 +56,8 @@ class Recipe:
             papers.
         paper_grid: the values that the paper tries, if it lists them.
         sound: for a method without a guarantee, the sound one at the same noise.
-        waits_for: a prerequisite that is not known yet: thresholds from public data, or the noise
-            that a tuning budget leaves. Until then `experiment` is a placeholder.
+        waits_for: a prerequisite that is not known yet: a search on public data, or the noise that
+            a tuning budget leaves. Until then `experiment` is a placeholder.
         obstacle: why there is no run.
         computed: the number itself where a formula gives it, and no run is needed.
         needs: what is required besides data sets: pre-trained weights. ``model.pretrained`` of the

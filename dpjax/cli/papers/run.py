@@ -21,11 +21,13 @@ from dpjax.papers import (
     Cell,
     GreedySearch,
     Outcome,
+    PlateauSearch,
     SeededRun,
     Store,
     cell_named,
     greedy_search,
     outcome_of,
+    plateau_search,
     run_all,
 )
 from dpjax.papers.agenda import Agenda, agenda_of
@@ -82,6 +84,10 @@ def _find(wanted: Prerequisite, store: Store, data_dir: str | None) -> None:
         say(f"searching thresholds on {name}")
         found = greedy_search(wanted, data.load(name, data_dir), say)
         store.add_finding(wanted, found)
+    elif isinstance(wanted, PlateauSearch):
+        name = wanted.experiment.data.name
+        say(f"searching plateaus of the test loss on {name}")
+        store.add_finding(wanted, plateau_search(wanted, data.load(name, data_dir), say))
     else:
         store.add_finding(wanted, wanted.find())
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dpjax.papers.prerequisites import Findings, GreedySearch, Thresholds
+from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
+from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell, training_size
 from dpjax.papers.recipe import Recipe
 from dpjax.train import Experiment

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from dpjax.papers.agenda import why_not_here
 from dpjax.papers.core_hours import estimated_search_seconds, estimated_seconds, is_measured
+from dpjax.papers.greedy_thresholds import GreedySearch
 from dpjax.papers.outcome import Outcome
-from dpjax.papers.prerequisites import GreedySearch
+from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.recipe import SEEDS, Recipe, SeededRun
 from dpjax.papers.report import markdown
 from dpjax.papers.report.result_tables import TITLES
@@ -87,11 +88,11 @@ def _hours(own: Sequence[_Missing], store: Store) -> tuple[float, bool]:
     """Returns the hours of what has been measured, and whether that is all."""
     runs = {run.key: run for one in own for run in one.runs}
     questions = [one.outcome.recipe.waits_for for one in own]
-    greedy = {q.key: q for q in questions if isinstance(q, GreedySearch)}
+    searches = {q.key: q for q in questions if isinstance(q, GreedySearch | PlateauSearch)}
     left = [run for key, run in runs.items() if key not in store.records]
     known = [run for run in left if is_measured(run)]
     seconds = sum(map(estimated_seconds, known))
-    seconds += sum(map(estimated_search_seconds, greedy.values()))
+    seconds += sum(map(estimated_search_seconds, searches.values()))
     return seconds / 3600, len(known) == len(left)
 
 
