@@ -43,8 +43,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pretrained",
         metavar="DIR",
-        help="a pre-trained network's Hugging Face directory, or a folder that holds several by "
-        "their published names, as roberta-base",
+        help="a pre-trained network's Hugging Face directory, or a folder that holds several "
+        "networks by their published names, as roberta-base or dm_nfnet_f0.safetensors",
     )
 
 
