@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -141,7 +142,8 @@ def _with_published(experiment: Experiment, directory: str, store: Store) -> Exp
     if not converted.exists():
         converted.parent.mkdir(parents=True, exist_ok=True)
         partial = converted.with_name(f"{model.name}-{os.getpid()}.npz")
-        np.savez(partial, **read_nfnet(file))
+        arrays: dict[str, Any] = dict(read_nfnet(file))
+        np.savez(partial, **arrays)
         partial.replace(converted)  # another worker may be converting it too
     return experiment.set("model.weights", str(converted))
 

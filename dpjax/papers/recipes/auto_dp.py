@@ -170,9 +170,7 @@ def _rate(cell: Cell) -> Any:
     }[name]
 
 
-def _steps(
-    cell: Cell, *scales: tuple[int, float], start: float = _RATE
-) -> dict[str, str | float | dict[str, float]]:
+def _steps(cell: Cell, *scales: tuple[int, float], start: float = _RATE) -> dict[str, object]:
     """Returns a rate that is multiplied by each scale after its epoch."""
     per_epoch = _steps_per_epoch(cell)
     table = {str(math.ceil(epoch * per_epoch)): scale for epoch, scale in scales}
