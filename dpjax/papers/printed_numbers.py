@@ -55,9 +55,9 @@ _AG_NEWS_SUBSET = 38_659  # of its 120,000 training examples; the data set's own
 _DATA = {
     "AG News": "ag_news",
     "CIFAR-10": "cifar10",
-    "CelebA[Male]": "celeba_male",
-    "CelebA[Smiling]": "celeba_smiling",
-    "CelebA multi-label": "celeba_attributes",
+    "CelebA[Male]": "celeba_male_full",
+    "CelebA[Smiling]": "celeba_smiling_full",
+    "CelebA multi-label": "celeba_attributes_full",
     "MNLI-m": "mnli",
     "MNLI-mm": "mnli_mm",
 }

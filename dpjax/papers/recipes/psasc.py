@@ -21,7 +21,7 @@ _SETTINGS: dict[str, tuple[int, int, float, float]] = {
     "mnist": (512, 20, 1e-4, 0.3),
     "fashion_mnist": (512, 60, 1e-3, 0.25),
     "cifar10": (1024, 40, 1e-4, 0.1),
-    "celeba_male": (512, 10, 1e-4, 0.2),
+    "celeba_male_full": (512, 10, 1e-4, 0.2),
     "imagenette": (256, 50, 1e-2, 0.2),
 }
 _RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
