@@ -85,6 +85,14 @@ def store(tmp_path):
     return store
 
 
+def test_a_time_is_the_shortest_of_the_seeds(tmp_path):
+    store, cell = Store(tmp_path), cell_named("dc-sgd/I/mnist/cnn/dc-sgd-e/seconds")
+    for run, seconds in zip(recipe_of(cell).results({}, 3), (310.0, 95.5, 101.0), strict=True):
+        add(store, run, 0.95, seconds=seconds)
+    outcome = outcome_of(cell, store)
+    assert (outcome.mean, outcome.deviation) == (95.5, None)
+
+
 def test_a_row_is_the_mean_and_the_spread_of_its_seeds(store):
     row = rows_of(report(store, [DP_SGD, DU]), "### DC-SGD, table IV")[0]
     mean, deviation = 100 * np.mean(ACCURACIES), 100 * np.std(ACCURACIES, ddof=1)
