@@ -17,7 +17,7 @@ from dpjax._interpreter import traced
 from dpjax._record import Record
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold
-from dpjax.thresholds.base import CEILING, FLOOR
+from dpjax.thresholds.threshold import CEILING, FLOOR
 
 __all__ = [
     "SLACK",

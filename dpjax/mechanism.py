@@ -23,7 +23,7 @@ from dpjax.rules import Rule
 from dpjax.sampling import FullBatch, Sampling
 from dpjax.schedules import FloatOrSchedule
 from dpjax.thresholds import Threshold
-from dpjax.thresholds.base import CEILING
+from dpjax.thresholds.threshold import CEILING
 
 __all__ = ["AnyThreshold", "Guarantee", "Mechanism", "Release"]
 

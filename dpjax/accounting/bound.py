@@ -10,7 +10,7 @@ from dp_accounting import NeighboringRelation
 from dpjax import _checks
 from dpjax.accounting import gdp, pld, rdp, tcdp
 from dpjax.accounting.events import event
-from dpjax.accounting.leaves import Poisson, leaves
+from dpjax.accounting.gaussians import PoissonSampling, leaves
 from dpjax.accounting.missing_mass import delta_left, with_missing_mass
 from dpjax.accounting.relation import check_accountant
 from dpjax.mechanism import Mechanism
@@ -311,10 +311,10 @@ def make_bound(
 def _doubt(happened: dp_accounting.DpEvent, accountant: str) -> str:
     """Returns why a figure is no guarantee, if it is none."""
     samplings = [gaussians.sampling for gaussians in leaves(happened).gaussians]
-    sampled = [sampling for sampling in samplings if sampling != Poisson(1.0)]
+    sampled = [sampling for sampling in samplings if sampling != PoissonSampling(1.0)]
     if accountant == "gdp" and sampled:
         return gdp.APPROXIMATION
-    if accountant == "tcdp" and any(isinstance(sampling, Poisson) for sampling in sampled):
+    if accountant == "tcdp" and any(isinstance(sampling, PoissonSampling) for sampling in sampled):
         return tcdp.NOT_PROVEN
     return ""
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 from dpjax import _checks
 from dpjax._record import Record
 from dpjax.accounting.bound import rounded_up
+from dpjax.accounting.calibration import largest_integer
 from dpjax.accounting.ledger import Ledger, Steps
 from dpjax.accounting.queries import Query
 from dpjax.accounting.relation import check_accountant
-from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.tuning import Search
 from dpjax.mechanism import Mechanism
 from dpjax.sampling import Sampling

@@ -7,7 +7,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import special
 
-from dpjax.accounting.leaves import Poisson, leaves
+from dpjax.accounting.gaussians import PoissonSampling, leaves
 
 __all__ = ["APPROXIMATION", "gdp_delta", "gdp_epsilon", "gdp_mu"]
 
@@ -31,7 +31,7 @@ def gdp_mu(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> tuple
     parts = leaves(event)
     squared, exact = 0.0, True
     for sampling, sigmas, counts in parts.gaussians:
-        if not isinstance(sampling, Poisson) or (sampling.rate < 1 and change > 1):
+        if not isinstance(sampling, PoissonSampling) or (sampling.rate < 1 and change > 1):
             raise ValueError(f"{sampling!r}: GDP has no figure for it; expected 'pld' or 'rdp'")
         if sampling.rate == 1.0:
             squared += change**2 * float(counts @ sigmas**-2.0)

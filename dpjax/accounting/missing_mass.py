@@ -6,7 +6,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from scipy import special
 
-from dpjax.accounting.leaves import Fixed, Gaussians, releases, truncation
+from dpjax.accounting.gaussians import FixedSampling, Gaussians, releases, truncation
 from dpjax.noise import SUPPORT
 
 __all__ = ["PARAMETERS", "NoEpsilonError", "delta_left", "missing_mass", "with_missing_mass"]
@@ -93,7 +93,7 @@ def _one_kind(gaussians: Gaussians, relation: NeighboringRelation) -> float:
         each = _per_release(sigmas)
         if (full := truncation(sampling)) > 0:
             each = each + full * _per_release(sigmas / 2)
-    if isinstance(sampling, Fixed):
+    if isinstance(sampling, FixedSampling):
         return float(counts @ each) * sampling.size / sampling.dataset_size
     return float(counts @ each) * sampling.rate
 

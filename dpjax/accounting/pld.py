@@ -8,13 +8,17 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import pld as library
 
-from dpjax.accounting.buckets import bucketed
-from dpjax.accounting.leaves import Fixed, Gaussians, Leaves, Poisson, leaves
-from dpjax.accounting.pld_compose import Tail, composed
+from dpjax.accounting.gaussians import (
+    FixedSampling,
+    Gaussians,
+    Leaves,
+    PoissonSampling,
+    bucketed,
+    leaves,
+)
+from dpjax.accounting.pld_compose import Cumulants, Tail, composed, tilt_for_delta, tilt_for_epsilon
 from dpjax.accounting.pld_step import Pmf, release_pmfs
-from dpjax.accounting.pld_tilt import Cumulants, tilt_for_delta, tilt_for_epsilon
-from dpjax.accounting.rdp import ORDERS, TAIL_ORDERS
-from dpjax.accounting.rdp_poisson import rdp_poisson
+from dpjax.accounting.rdp import ORDERS, TAIL_ORDERS, rdp_poisson
 
 __all__ = ["Bracket", "pld_bracket", "pld_delta", "pld_upper"]
 
@@ -151,7 +155,9 @@ def _is_tight(parts: Leaves) -> bool:
 
     Truncated sampling has an upper bound only, and dp-accounting discretises other events upwards.
     """
-    return not parts.others and all(isinstance(g.sampling, Poisson) for g in parts.gaussians)
+    return not parts.others and all(
+        isinstance(g.sampling, PoissonSampling) for g in parts.gaussians
+    )
 
 
 def _releases(parts: Leaves) -> int:
@@ -216,6 +222,6 @@ def _laplace_scale(event: dp_accounting.DpEvent, relation: NeighboringRelation) 
 
 
 def _poisson(gaussians: Gaussians) -> Gaussians:
-    if isinstance(gaussians.sampling, Fixed):
+    if isinstance(gaussians.sampling, FixedSampling):
         raise ValueError(f"{gaussians.sampling!r}: PLD has no bound for it; expected 'rdp'")
     return gaussians

@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import special, stats
 
-from dpjax.accounting.leaves import Poisson, Truncated, truncation
+from dpjax.accounting.gaussians import PoissonSampling, TruncatedSampling, truncation
 
 __all__ = ["CUT", "Pmf", "release_pmfs"]
 
@@ -46,7 +46,7 @@ class _Cells(NamedTuple):
 
 
 def release_pmfs(
-    sampling: Poisson | Truncated,
+    sampling: PoissonSampling | TruncatedSampling,
     sigma: float,
     relation: NeighboringRelation,
     mesh: float,
@@ -74,7 +74,7 @@ def release_pmfs(
     Distributions, 2022; for truncation arXiv 2508.15089, as in dp-accounting.
     """
     replace = relation is NeighboringRelation.REPLACE_ONE
-    if isinstance(sampling, Poisson):
+    if isinstance(sampling, PoissonSampling):
         pmfs = _sampled(sampling.rate, sigma, replace, mesh, cut)
     else:
         pmfs = _truncated(sampling, sigma, replace, mesh, cut)
@@ -82,7 +82,7 @@ def release_pmfs(
 
 
 def _truncated(
-    sampling: Truncated, sigma: float, replace: bool, mesh: float, cut: float
+    sampling: TruncatedSampling, sigma: float, replace: bool, mesh: float, cut: float
 ) -> tuple[Pmf, ...]:
     size, rate, most = sampling
     plain = _sampled(rate, sigma, replace, mesh, cut)

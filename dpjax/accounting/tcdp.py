@@ -6,7 +6,7 @@ from typing import NamedTuple
 import dp_accounting
 from dp_accounting import NeighboringRelation
 
-from dpjax.accounting.leaves import Fixed, Gaussians, Poisson, leaves
+from dpjax.accounting.gaussians import FixedSampling, Gaussians, PoissonSampling, leaves
 
 __all__ = ["NOT_PROVEN", "TCdp", "tcdp", "tcdp_delta", "tcdp_epsilon"]
 
@@ -54,9 +54,9 @@ def tcdp(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> TCdp:
 def _each(gaussians: Gaussians, relation: NeighboringRelation) -> list[TCdp]:
     change = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
     sampling = gaussians.sampling
-    if isinstance(sampling, Fixed):
+    if isinstance(sampling, FixedSampling):
         rate = sampling.size / sampling.dataset_size
-    elif isinstance(sampling, Poisson):
+    elif isinstance(sampling, PoissonSampling):
         rate = sampling.rate
     else:
         raise ValueError(f"{sampling!r}: tCDP has no lemma for it; expected 'pld'")

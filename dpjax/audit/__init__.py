@@ -1,16 +1,12 @@
 """Audits: empirical lower bounds on epsilon, beside the epsilon that is claimed."""
 
-from dpjax.audit.canaries import Planted, plant
-from dpjax.audit.claims import Claim, PrintedEpsilon, claim_of, with_noise_times
-from dpjax.audit.finding import Finding
+from dpjax.audit.bounds import claimed_tradeoff, measured_tradeoff
+from dpjax.audit.claims import Claim, Finding, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.named import ATTACKS, HALVED, AuditPlan, Row, audit_named
 from dpjax.audit.pairs import PAIRS, ROWS, TURNING, Pair
-from dpjax.audit.releases import Auditable
 from dpjax.audit.step import StepAudit, audit_release, audit_step
-from dpjax.audit.subjects import SUBJECTS, Subject
-from dpjax.audit.tradeoff import claimed_tradeoff, measured_tradeoff
-from dpjax.audit.training import TrainingAudit, audit_training
-from dpjax.audit.watched import watched
+from dpjax.audit.subjects import SUBJECTS, Auditable, Subject, watched
+from dpjax.audit.training import Planted, TrainingAudit, audit_training, plant
 
 __all__ = [
     "ATTACKS",

@@ -1,13 +1,16 @@
-"""What is claimed for a method, and what runs in its place when the audit itself is tested."""
+"""What an audit compares: the epsilon that is claimed, and the lower bound that was found."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from dpjax import accounting, schedules
 from dpjax.mechanism import Mechanism, Release
 from dpjax.sampling import FullBatch, Poisson
 
-__all__ = ["Claim", "PrintedEpsilon", "claim_of", "with_noise_times"]
+__all__ = ["Claim", "Finding", "PrintedEpsilon", "claim_of", "with_noise_times"]
 
 Noisy = TypeVar("Noisy", bound=Release)
 
@@ -78,3 +81,49 @@ def with_noise_times(method: Noisy, factor: float) -> Noisy:
         return method
     less = schedules.scaled(noise, factor) if callable(noise) else factor * noise
     return method.replace(noise_multiplier=less)
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One attack on one method.
+
+    Attributes:
+        name: the method's name.
+        attack: "step", "one run" or "final model".
+        detail: which pair and score, or how many canaries.
+        claimed: the epsilon that is claimed at `delta`.
+        source: who claims it: "accounted", or "printed" where there is no guarantee.
+        bound: the lower bound on epsilon.
+        confidence: the probability with which the bound holds, together with the others that were
+            computed of the same draws.
+        tried: how many bounds hold together with that confidence; the best is reported.
+        delta: the delta of both.
+        draws: how many scores there are of each world.
+        included: scores with the canary; -inf where the attack named another one.
+        excluded: scores without it.
+        claim_at: the epsilon that is claimed at another delta.
+    """
+
+    name: str
+    attack: str
+    detail: str
+    claimed: float
+    source: str
+    bound: float
+    confidence: float
+    delta: float
+    draws: int
+    included: np.ndarray = field(repr=False)
+    excluded: np.ndarray = field(repr=False)
+    claim_at: Callable[[float], float] = field(repr=False)
+    tried: int = 1
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the lower bound lies above the claim."""
+        return not self.bound <= self.claimed
+
+    @property
+    def verdict(self) -> str:
+        """One word on it: "holds" says no more than that this attack did not refute the claim."""
+        return "REFUTED" if self.refuted else "holds"

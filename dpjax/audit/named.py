@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import jax
 
 from dpjax import _checks
-from dpjax.audit.claims import PrintedEpsilon
-from dpjax.audit.finding import Finding
+from dpjax.audit.claims import Finding, PrintedEpsilon
 from dpjax.audit.step import StepAudit, audit_step
 from dpjax.audit.subjects import Subject
 from dpjax.audit.training import TrainingAudit, audit_training

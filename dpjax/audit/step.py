@@ -9,12 +9,10 @@ import numpy as np
 
 from dpjax import _checks
 from dpjax.audit.bounds import bound_of_draws, check_confidence
-from dpjax.audit.claims import Claim, PrintedEpsilon, claim_of, with_noise_times
-from dpjax.audit.finding import Finding
+from dpjax.audit.claims import Claim, Finding, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.pairs import DIMENSION, PAIRS, Pair, lineup_like, random_pairs
-from dpjax.audit.releases import Auditable, Draw, releases_of
 from dpjax.audit.scores import Fitted, Guess, LargestCoordinate, NearestAtom, by_mean, by_spread
-from dpjax.audit.watched import watched
+from dpjax.audit.subjects import Auditable, Draw, releases_of, watched
 from dpjax.mechanism import Release
 
 __all__ = ["StepAudit", "audit_release", "audit_step"]
@@ -117,7 +115,7 @@ def audit_release(
 
     Args:
         name: the name in the finding.
-        subject: what is audited; `dpjax.audit.watched` shows the noisy statistic too.
+        subject: what is audited; `dpjax.audit.subjects` shows the noisy statistic too.
         claims: what is claimed for all steps of a pair, by delta.
         key: the key of all draws.
         audit: how much is drawn.

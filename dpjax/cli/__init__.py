@@ -20,7 +20,8 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a network with differential privacy",
-    "compare": "train several methods at one budget: a table and a picture",
+    "compare": "train several methods at one budget: a table, a picture and a report",
+    "report": "one page of HTML for people: accuracy, privacy in words, ledger, configuration",
     "export": "write what may be published of a run: model, experiment, privacy statement",
     "predict": "classify or continue texts with an exported language network",
     "data": "data sets: which there are, whether their files are right, how to get them",

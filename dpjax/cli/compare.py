@@ -1,4 +1,4 @@
-"""``dpjax compare``: several methods at one budget, in a table and a picture."""
+"""``dpjax compare``: several methods at one budget, in a table, a picture and a report."""
 
 import argparse
 import re
@@ -11,6 +11,8 @@ from dpjax.cli import compare_plots, printing
 from dpjax.cli.command import Command
 from dpjax.cli.comparison import ComparedRun, comparison_text
 from dpjax.cli.experiment import add_experiment_flags, read_experiment, unused_folder
+from dpjax.cli.flags import shipped_config
+from dpjax.cli.report import report_page
 from dpjax.cli.train import resumable, say, trained
 from dpjax.methods.table import constructors
 from dpjax.train import Experiment
@@ -19,10 +21,11 @@ from dpjax.train.folder import refuse_links, write_atomically
 __all__ = ["COMMAND"]
 
 METHODS = ("dp_sgd", "auto_s", "psasc", "dc_sgd_p", "dc_sgd_e")
+SEEDS = 5
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    what, run = add_experiment_flags(parser, "compare")
+    what, run = add_experiment_flags(parser, "compare", SEEDS)
     what.add_argument(
         "--methods",
         metavar="NAME,...",
@@ -52,12 +55,16 @@ def _run(args: argparse.Namespace) -> int:
     refuse_links(folder)
     write_atomically(folder / "table.txt", text + "\n")
     picture = _drawn(rows, folder / "compare.png")
-    shown = f"{text}\n\ntable    {folder / 'table.txt'}" + (
-        f"\npicture  {picture}" if picture else ""
-    )
+    report = folder / "report.html"
+    write_atomically(report, report_page(rows))
+    written = [("table", str(folder / "table.txt")), ("report", str(report))]
+    if picture:
+        written.append(("picture", picture))
+    shown = f"{text}\n\n{printing.pairs(written)}"
     data = {
         "folder": str(folder),
         "picture": picture,
+        "report": str(report),
         "seconds": seconds,
         "runs": [
             {"method": row.method, "folder": str(row.folder.path), **row.folder.released()[-1]}
@@ -75,14 +82,13 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, An
             raise ValueError(
                 f"--set {text}: expected arguments in a table [methods.NAME] of --config"
             )
-    tables: Mapping[str, Any] = {}
-    if args.config is not None:
-        plain = _toml.read(args.config)
-        tables = plain.pop("methods", {})
-        args = argparse.Namespace(**{**vars(args), "config": None})
-        experiment = read_experiment(args, Experiment.from_plain(plain))
-    else:
-        experiment = read_experiment(args)
+    own_data = any(text.strip().startswith("data.") for text in args.set)
+    file = args.config or (None if own_data else shipped_config("digits", "compare"))
+    plain = _toml.read(file) if file is not None else {}
+    tables: Mapping[str, Any] = plain.pop("methods", {})
+    plain["run"] = {"seeds": SEEDS, **plain.get("run", {})}
+    args = argparse.Namespace(**{**vars(args), "config": None})
+    experiment = read_experiment(args, Experiment.from_plain(plain))
     names = args.methods.split(",") if args.methods else list(tables) or METHODS
     labels = [name.strip() for name in names]
     methods = {label: _table(label, tables.get(label, {})) for label in labels}

@@ -6,11 +6,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from dpjax.accounting import Bound
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import printing
 from dpjax.cli.released_runs import NO_GUARANTEE, ReleasedRun, Spent, read_run, spent_by
+from dpjax.data import DATASETS
 from dpjax.train.folder import RunFolder
 
 __all__ = [
@@ -37,11 +39,11 @@ class ComparedRun:
 
 
 class AccuracyCurve(NamedTuple):
-    """Accuracy over epochs: its mean over the seeds, and its standard deviation (0 for one)."""
+    """Accuracy over epochs: its mean over the seeds, and the half-width of its 95% interval."""
 
     epochs: np.ndarray
     mean: np.ndarray
-    deviation: np.ndarray
+    half_width: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,15 @@ class MethodRuns:
         return float(self.finals.mean())
 
     @property
-    def deviation(self) -> float:
-        """Their standard deviation, of a sample; 0 for a single run."""
-        return float(self.finals.std(ddof=1)) if len(self.runs) > 1 else 0.0
+    def half_width(self) -> float:
+        """Half the 95% interval of the mean over seeds; NaN for a single run."""
+        return float(half_width(self.finals))
 
     @property
     def final_text(self) -> str:
-        """The final accuracy in print, in percent."""
+        """The final accuracy and its interval in print, in percent."""
         text = f"{self.final:.2%}"
-        return f"{text[:-1]} +- {100 * self.deviation:.2f}%" if len(self.runs) > 1 else text
+        return f"{text[:-1]} +- {100 * self.half_width:.2f}%" if len(self.runs) > 1 else text
 
     def curve(self) -> AccuracyCurve:
         """Returns accuracy over epochs, at the steps where every seed was evaluated."""
@@ -84,9 +86,23 @@ class MethodRuns:
         if not steps:
             raise ValueError(f"{self.method}: expected seeds that were evaluated at the same steps")
         values = np.array([[table[step]["accuracy"] for step in steps] for table in tables], float)
-        spread = values.std(axis=0, ddof=1) if len(tables) > 1 else np.zeros(len(steps))
         epochs = np.array([tables[0][step]["epoch"] for step in steps], float)
-        return AccuracyCurve(epochs, values.mean(axis=0), spread)
+        return AccuracyCurve(epochs, values.mean(axis=0), half_width(values))
+
+
+def half_width(values: np.ndarray) -> np.ndarray:
+    """Returns half of Student's 95% interval of the mean of n values, t_(n-1) s / sqrt(n).
+
+    Args:
+        values: one for each seed, along the first axis; NaN is returned for a single one.
+
+    >>> round(float(half_width(np.array([0.84, 0.86]))), 4)  # t_1 = 12.71, s / sqrt(2) = 0.01
+    0.1271
+    """
+    seeds = len(values)
+    if seeds < 2:
+        return np.full(values.shape[1:], np.nan)
+    return stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,60 @@ class Comparison:
         """The places of the methods, by final accuracy; one that is no number comes last."""
         finals = [np.nan_to_num(entry.final, nan=-1.0) for entry in self.methods]
         return sorted(range(len(finals)), key=lambda i: -finals[i])
+
+    @property
+    def ranks(self) -> list[tuple[int, int] | None]:
+        """The best and the worst rank each method may have; None without an interval.
+
+        A method is above another only if its whole interval is: those whose intervals overlap are
+        not ranked against each other.
+        """
+        intervals = [
+            (entry.final - entry.half_width, entry.final + entry.half_width)
+            for entry in self.methods
+        ]
+        if not np.isfinite(intervals).all():
+            return [None] * len(intervals)
+        return [
+            (
+                1 + sum(other > high for other, _ in intervals),
+                len(intervals) - sum(other < low for _, other in intervals),
+            )
+            for low, high in intervals
+        ]
+
+    @property
+    def caution(self) -> str:
+        """What the accuracies do not show, in words."""
+        sentences = []
+        if self.seeds > 1 and None not in self.ranks:
+            sentences.append(
+                f"accuracy: mean and 95% interval over {self.seeds} seeds; methods whose intervals "
+                "overlap are not ranked against each other"
+            )
+        else:
+            sentences.append("accuracy: one seed is no comparison; --seeds 5 gives intervals")
+        error = self.test_error
+        if error is not None:
+            sentences.append(
+                f"the test set's {self.test_examples:,} examples leave +- {100 * error:.1f} points "
+                "(95%) of their own, the same for all methods"
+            )
+        return "\n".join(sentences)
+
+    @property
+    def test_examples(self) -> int | None:
+        """The size of the test set; None for data of the user's own."""
+        source = DATASETS.get(self.runs[0].experiment.data.name)
+        return source.examples[1] if source is not None else None
+
+    @property
+    def test_error(self) -> float | None:
+        """Half the binomial 95% interval of the best accuracy, over the test set's examples."""
+        best = self.methods[self.best_first[0]].final
+        if self.test_examples is None or not 0 <= best <= 1:
+            return None
+        return float(1.96 * np.sqrt(best * (1 - best) / self.test_examples))
 
     @property
     def seeds(self) -> int:
@@ -150,17 +220,22 @@ def comparison_text(rows: Sequence[ComparedRun]) -> str:
     comparison = read_comparison(rows)
     costs = iter(comparison.spent.each)
     each = {entry.method: [next(costs) for _ in entry.runs] for entry in comparison.methods}
-    header = ["method", "accuracy", "epsilon", "sigma at end", "C at end"]
-    if comparison.seeds > 1:
-        header.append("seeds")
+    header = ["rank", "method", "accuracy", "epsilon", "sigma at end", "C at end"]
     body = []
     for i in comparison.best_first:
         entry = comparison.methods[i]
         ends = [_at_end(entry, column) for column in ("sigma", "threshold")]
         cells = [entry.method, entry.final_text, _most(each[entry.method]), *ends]
-        body.append([*cells, str(len(entry.runs))][: len(header)])
+        body.append([_rank(comparison.ranks[i]), *cells])
     table = printing.table(header, body)
-    return f"{comparison.title}\n\n{table}\n\n{comparison.spent.sentence}"
+    return f"{comparison.title}\n\n{table}\n\n{comparison.caution}\n{comparison.spent.sentence}"
+
+
+def _rank(rank: tuple[int, int] | None) -> str:
+    if rank is None:
+        return "-"
+    best, worst = rank
+    return f"{best}" if best == worst else f"{best}-{worst}"
 
 
 def _most(epsilons: Sequence[Bound | None]) -> str:

@@ -23,12 +23,15 @@ __all__ = [
 ]
 
 
-def add_experiment_flags(parser: argparse.ArgumentParser, room: str) -> tuple[Any, Any]:
+def add_experiment_flags(
+    parser: argparse.ArgumentParser, room: str, seeds: int = 1
+) -> tuple[Any, Any]:
     """Adds the flags of an experiment and of its run; returns the two groups, for more of them.
 
     Args:
         parser: the command's parser.
         room: the folder of configs/ in which --config looks up a name.
+        seeds: how many runs there are without --seeds, for the help.
     """
     what = parser.add_argument_group("experiment")
     add_config_flag(what, room, meaning="without one, the embedded digits")
@@ -64,7 +67,11 @@ def add_experiment_flags(parser: argparse.ArgumentParser, room: str) -> tuple[An
         help="fix the noise, to reproduce a run, which then must not be published",
     )
     run.add_argument(
-        "--seeds", type=int, metavar="K", help="train K runs side by side, each with its own noise"
+        "--seeds",
+        type=int,
+        metavar="K",
+        help="runs to train side by side, each with its own noise; without it the file's number, "
+        f"or {seeds}",
     )
     run.add_argument(
         "--diagnostics",

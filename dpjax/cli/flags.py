@@ -10,6 +10,23 @@ from typing import Any
 __all__ = ["add_config_flag", "add_request_flags", "add_target_flag", "assignment"]
 
 
+def shipped_config(name: str, *rooms: str) -> str:
+    """Returns the file of an experiment that the package carries.
+
+    Args:
+        name: its name, as "digits".
+        rooms: the folders of configs/ in which it is looked up, in this order.
+    """
+    folders = [Path(str(files("dpjax.configs") / room)) for room in rooms]
+    known = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.toml")}
+    if name not in known:
+        names = ", ".join(sorted(known))
+        raise argparse.ArgumentTypeError(
+            f"{name!r}: expected a TOML file, or the name of a shipped one ({names})"
+        )
+    return str(known[name])
+
+
 def add_config_flag(group: Any, *rooms: str, meaning: str = "flags override it") -> None:
     """Adds --config, which takes a file or the name of one that is shipped.
 
@@ -22,14 +39,7 @@ def add_config_flag(group: Any, *rooms: str, meaning: str = "flags override it")
     def shipped_or_given(text: str) -> str:
         if Path(text).exists() or Path(text).suffix:
             return text
-        folders = [Path(str(files("dpjax.configs") / room)) for room in rooms]
-        known = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.toml")}
-        if text not in known:
-            names = ", ".join(sorted(known))
-            raise argparse.ArgumentTypeError(
-                f"{text!r}: expected a TOML file, or the name of a shipped one ({names})"
-            )
-        return str(known[text])
+        return shipped_config(text, *rooms)
 
     group.add_argument(
         "--config",

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpjax.accounting import Bound, Ledger, published_together
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli.accountant_table import NO_NUMBER
@@ -51,6 +53,16 @@ class ReleasedRun:
         """Returns C_t of every step, one list for each group of parameters."""
         rows = [c if isinstance(c, list) else [c] for c in self.steps["threshold"]]
         return [list(group) for group in zip(*rows, strict=True)]
+
+    @property
+    def constant_threshold(self) -> bool:
+        """Whether every group has one and the same threshold in all steps."""
+        return all(np.unique(group).size == 1 for group in self.thresholds())  # NaN is one value
+
+    @property
+    def threshold_text(self) -> str:
+        """The thresholds of the last step, one for each group."""
+        return ", ".join(f"{group[-1]:.4g}" for group in self.thresholds()) or "-"
 
 
 def read_run(folder: RunFolder, label: str = "") -> ReleasedRun:

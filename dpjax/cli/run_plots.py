@@ -21,21 +21,25 @@ def draw_runs(runs: Sequence[ReleasedRun], output: str) -> None:
 
 
 def run_figure(runs: Sequence[ReleasedRun], spent: Spent) -> Any:
-    """Returns the figure: accuracy over epochs, C_t and epsilon over steps.
+    """Returns the figure: accuracy over epochs, epsilon over steps, and C_t where it changes.
 
     It shows released numbers alone; what they cost stands in its heading.
     """
     subtitle = f"{spent.sentence}, at {spent.target}" if spent.target else spent.sentence
-    figure, body = figures.headed(11, 6.0, _title(runs), subtitle)
-    axes = body.subplot_mosaic("ac;ae", width_ratios=[3, 2])
-    axes["c"].sharex(axes["e"])
-    axes["c"].tick_params(labelbottom=False)
+    adapts = any(not run.constant_threshold for run in runs)
+    height, panels = (6.0, "ac;ae") if adapts else (4.4, "ae")
+    figure, body = figures.headed(11, height, _title(runs), subtitle)
+    axes = body.subplot_mosaic(panels, width_ratios=[3, 2])
+    if adapts:
+        axes["c"].sharex(axes["e"])
+        axes["c"].tick_params(labelbottom=False)
     for i, run in enumerate(runs):
         _draw_run(axes, run, figures.style(i))
     for panel in axes.values():
         figures.stripe(panel.lines)
     _finish_accuracy(axes["a"])
-    _finish_thresholds(axes["c"], runs)
+    if adapts:
+        _finish_thresholds(axes["c"], runs)
     _finish_epsilons(axes["e"], runs)
     if len(runs) > 1:
         columns = 6 if max(len(run.label) for run in runs) < 15 else 3
@@ -47,7 +51,11 @@ def run_figure(runs: Sequence[ReleasedRun], spent: Spent) -> Any:
 def _title(runs: Sequence[ReleasedRun]) -> str:
     places = dict.fromkeys(f"{r.experiment.data.name}, {r.experiment.model.name}" for r in runs)
     where = " and ".join(places)
-    return f"{runs[0].label} on {where}" if len(runs) == 1 else f"{len(runs)} runs on {where}"
+    if len(runs) > 1:
+        return f"{len(runs)} runs on {where}"
+    (run,) = runs
+    fixed = f", C = {run.threshold_text}" if run.thresholds() and run.constant_threshold else ""
+    return f"{run.label} on {where}{fixed}"
 
 
 def _draw_run(axes: dict[str, Any], run: ReleasedRun, style: dict[str, Any]) -> None:
@@ -55,7 +63,7 @@ def _draw_run(axes: dict[str, Any], run: ReleasedRun, style: dict[str, Any]) -> 
     private = None not in epsilons
     label = run.label if private else f"{run.label}, {NO_GUARANTEE}"
     axes["a"].plot(run.column("epoch"), run.column("accuracy"), label=label, **style)
-    groups = run.thresholds()
+    groups = run.thresholds() if "c" in axes else []
     for group in groups:
         weak = {"alpha": 0.6, "linewidth": 0.9} if len(groups) > 1 else {"linewidth": 1.3}
         axes["c"].plot(run.steps["step"], group, **style, **weak)

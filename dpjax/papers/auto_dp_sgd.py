@@ -15,7 +15,7 @@ from dpjax.batch_sums import ClippedSum
 from dpjax.gradients import PerExampleGrads, as_per_example_grads
 from dpjax.mechanism import Guarantee
 from dpjax.methods import table
-from dpjax.methods.auto_dp import noise_decay
+from dpjax.methods.adaptive import noise_decay
 from dpjax.privatize import PrivatizeState, Released, cast_like
 from dpjax.sampling import Sampling
 

@@ -6,11 +6,11 @@ c. The example contributes ``weight(n, c) * g``, which is never longer than ``bo
 
 from dpjax.rules.abadi import abadi
 from dpjax.rules.auto import auto_s, auto_v, nsgd
-from dpjax.rules.base import Rule, ratio
 from dpjax.rules.global_adapt import global_adapt
 from dpjax.rules.global_clip import global_clip
 from dpjax.rules.psac import psac
 from dpjax.rules.psasc import psasc
+from dpjax.rules.rule import Rule, ratio
 
 __all__ = [
     "Rule",

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from dpjax.rules.base import Rule, ratio
+from dpjax.rules.rule import Rule, ratio
 
 __all__ = ["abadi"]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.rules.base import Rule, ratio
+from dpjax.rules.rule import Rule, ratio
 
 __all__ = ["global_adapt"]
 

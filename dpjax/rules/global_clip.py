@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.rules.base import Rule, as_float, ratio
+from dpjax.rules.rule import Rule, as_float, ratio
 
 __all__ = ["global_clip"]
 

@@ -6,7 +6,7 @@ import chex
 import jax
 
 from dpjax import _checks
-from dpjax.rules.base import Rule, ratio
+from dpjax.rules.rule import Rule, ratio
 
 __all__ = ["psasc"]
 

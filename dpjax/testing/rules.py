@@ -10,10 +10,18 @@ from dpjax._contract import SLACK, broken_weight, log_strata, require, strata
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import privatize
 from dpjax.rules import Rule
-from dpjax.testing.points import dense_norms, dense_ratios, hostile_norms, some_thresholds
-from dpjax.testing.rows import check_record, check_rows
-from dpjax.testing.shrinking import Point, searched, simplest
-from dpjax.thresholds.base import CEILING, FLOOR
+from dpjax.testing.trials import (
+    Point,
+    check_record,
+    check_rows,
+    dense_norms,
+    dense_ratios,
+    hostile_norms,
+    searched,
+    simplest,
+    some_thresholds,
+)
+from dpjax.thresholds.threshold import CEILING, FLOOR
 
 __all__ = ["check_rule"]
 

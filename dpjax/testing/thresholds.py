@@ -9,11 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._contract import SLACK, log_strata, rebuilt_states, require, strata
-from dpjax.testing.points import dense_norms, hostile_norms
-from dpjax.testing.rows import check_record, check_rows
-from dpjax.testing.shrinking import Point, searched, simplest
+from dpjax.testing.trials import (
+    Point,
+    check_record,
+    check_rows,
+    dense_norms,
+    hostile_norms,
+    searched,
+    simplest,
+)
 from dpjax.thresholds import Threshold, ThresholdContext
-from dpjax.thresholds.base import CEILING, FLOOR
+from dpjax.thresholds.threshold import CEILING, FLOOR
 
 __all__ = ["check_threshold"]
 

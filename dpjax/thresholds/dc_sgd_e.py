@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext, clamp
 from dpjax.thresholds.histogram import HistogramState, HistogramThreshold, midpoints
+from dpjax.thresholds.threshold import CEILING, FLOOR, ThresholdContext, clamp
 
 __all__ = ["dc_sgd_e"]
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, Threshold
+from dpjax.thresholds.threshold import CEILING, FLOOR, Threshold
 
 __all__ = [
     "HistogramState",

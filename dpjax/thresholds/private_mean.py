@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import CEILING, FLOOR, ThresholdContext
 from dpjax.thresholds.scalar import ScalarState, ScalarThreshold
+from dpjax.thresholds.threshold import CEILING, FLOOR, ThresholdContext
 
 __all__ = ["private_mean"]
 

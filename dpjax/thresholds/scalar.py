@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
-from dpjax.thresholds.base import Threshold, ThresholdContext, clamp
+from dpjax.thresholds.threshold import Threshold, ThresholdContext, clamp
 
 __all__ = ["BitThreshold", "ScalarState", "ScalarThreshold"]
 

@@ -1,5 +1,6 @@
 """What a person sees while a run goes: a bar, lines, curves. All of it is released."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rich.console
 import rich.progress
 
 from dpjax.accounting.bound import rounded_up
@@ -46,44 +48,41 @@ class Progress:
 
 
 class Lines(Progress):
-    """A line every ten seconds at most, and one at the end, for logs.
+    """A line every ten seconds at most, for logs.
 
     Args:
         label: what the run is called.
     """
 
+    _printed = -math.inf  # when; runs one after another share it, and a log stays short
+
     def __init__(self, label: str = "") -> None:
         """Prints nothing yet."""
         self._label = f"{label}: " if label else ""
-        self._numbers, self._waiting = "", False
+        self._numbers = ""
 
     def begin(self, plan: Plan, step: int) -> None:
         """Keeps how many steps there are."""
         self._steps, self._step, self._rate = plan.steps, step, 0.0
-        self._printed = time.monotonic() - _SECONDS_PER_LINE  # the first evaluation is shown
 
     def stepped(self, step: int, rate: float) -> None:
         """Prints how far the run is, if the last line is old."""
-        self._step, self._rate, self._waiting = step, rate, True
-        if time.monotonic() - self._printed >= 2 * _SECONDS_PER_LINE:
-            self._print()
+        self._step, self._rate = step, rate
+        self._print(2 * _SECONDS_PER_LINE)
 
     def evaluated(self, rows: Sequence[Evaluation]) -> None:
         """Prints the newest numbers, if the last line is old."""
-        self._step, self._numbers, self._waiting = rows[0]["step"], describe(rows), True
-        if time.monotonic() - self._printed >= _SECONDS_PER_LINE:
-            self._print()
+        self._step, self._numbers = rows[0]["step"], describe(rows)
+        self._print(_SECONDS_PER_LINE)
 
-    def end(self) -> None:
-        """Prints what was not printed yet."""
-        if self._waiting:
-            self._print()
-
-    def _print(self) -> None:
+    def _print(self, seconds: float) -> None:
+        now = time.monotonic()
+        if now - Lines._printed < seconds:
+            return
         rate = f"  {self._rate:.1f} steps/s" if self._rate else ""
         numbers = f"  {self._numbers}" if self._numbers else ""
         print(f"{self._label}step {self._step}/{self._steps}{numbers}{rate}", file=sys.stderr)
-        self._printed, self._waiting = time.monotonic(), False
+        Lines._printed = now
 
 
 class Bar(Progress):
@@ -91,9 +90,10 @@ class Bar(Progress):
 
     Args:
         label: what the run is called.
+        stderr: whether it is shown on stderr, and not on stdout.
     """
 
-    def __init__(self, label: str = "") -> None:
+    def __init__(self, label: str = "", stderr: bool = False) -> None:
         """Shows nothing yet."""
         self._label = label
         self._bar = rich.progress.Progress(
@@ -103,6 +103,7 @@ class Bar(Progress):
             rich.progress.TextColumn("{task.fields[numbers]}"),
             rich.progress.TextColumn("{task.fields[rate]}"),
             rich.progress.TimeRemainingColumn(),
+            console=rich.console.Console(stderr=stderr),
         )
 
     def begin(self, plan: Plan, step: int) -> None:
@@ -206,10 +207,12 @@ class Several(Progress):
 
 
 def progress_for(label: str = "", quiet: bool = False) -> Progress:
-    """Returns a bar on a terminal, lines elsewhere, nothing if that is asked for."""
+    """Returns a bar if stderr or stdout is a terminal, lines if not, nothing if asked for."""
     if quiet:
         return Progress()
-    return Bar(label) if sys.stderr.isatty() and sys.stdout.isatty() else Lines(label)
+    if sys.stderr.isatty() or sys.stdout.isatty():
+        return Bar(label, stderr=sys.stderr.isatty())
+    return Lines(label)
 
 
 def describe(rows: Sequence[Evaluation]) -> str:

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from dpjax.accounting import Ledger, Steps, privacy_statement
+from dpjax.accounting.calibration import largest_integer
 from dpjax.accounting.missing_mass import NoEpsilonError
-from dpjax.accounting.solve import largest_integer
 from dpjax.accounting.statement import NOT_COUNTED
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState, Released

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dpjax import Mechanism, methods, rules, schedules
 from dpjax.accounting import calibrate, epsilon, largest_batch, max_steps
-from dpjax.accounting.calibration import TOLERANCE
+from dpjax.accounting.calibration import TOLERANCE, largest_integer, smallest_noise
 from dpjax.accounting.relation import SUPPORTED
-from dpjax.accounting.solve import largest_integer, smallest_noise
 from dpjax.momentum import stored
 from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
 from tests import registry

@@ -28,7 +28,7 @@ from dpjax.accounting import (
     tuning,
 )
 from dpjax.accounting.events import noise_multipliers
-from dpjax.accounting.leaves import leaves
+from dpjax.accounting.gaussians import leaves
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests import registry
 

@@ -15,9 +15,13 @@ from scipy import optimize, stats
 
 from dpjax import methods
 from dpjax.accounting import pld, pld_compose
-from dpjax.accounting.buckets import bucketed
 from dpjax.accounting.events import noise_multipliers
-from dpjax.accounting.leaves import Gaussians, Poisson, Truncated
+from dpjax.accounting.gaussians import (
+    Gaussians,
+    PoissonSampling,
+    TruncatedSampling,
+    bucketed,
+)
 from dpjax.accounting.pld import pld_bracket, pld_delta, pld_upper
 from dpjax.accounting.pld_compose import composed
 from dpjax.accounting.pld_step import Pmf, release_pmfs
@@ -89,7 +93,7 @@ def grid_delta(pmf, mesh, epsilon):
 
 def directions(rate, sigma, relation, mesh):
     names = ("remove", "add") if relation is ADD else ("replace",)
-    return zip(names, release_pmfs(Poisson(rate), sigma, relation, mesh), strict=True)
+    return zip(names, release_pmfs(PoissonSampling(rate), sigma, relation, mesh), strict=True)
 
 
 def dominates(rate, sigma, direction, pmf, mesh):
@@ -120,7 +124,7 @@ def test_a_release_dominates_the_exact_delta(rate, sigma, relation, mesh):
 def test_masses_of_a_release(rate, sigma, relation):
     """Both outputs keep their totals: sum p = 1 and sum p e^-loss = 1, but for the last tail."""
     mesh = 2e-3
-    for pmf in release_pmfs(Poisson(rate), sigma, relation, mesh):
+    for pmf in release_pmfs(PoissonSampling(rate), sigma, relation, mesh):
         losses = mesh * (pmf.lowest + np.arange(pmf.masses.size))
         assert np.all(pmf.masses >= 0)
         assert 0 <= pmf.infinity < 1e-20
@@ -130,7 +134,9 @@ def test_masses_of_a_release(rate, sigma, relation):
 
 
 @RELATIONS
-@pytest.mark.parametrize("drawn", [Poisson(1.0), Poisson(0.01), Truncated(1000, 0.02, 30)])
+@pytest.mark.parametrize(
+    "drawn", [PoissonSampling(1.0), PoissonSampling(0.01), TruncatedSampling(1000, 0.02, 30)]
+)
 def test_the_largest_losses_become_unlimited(drawn, relation):
     """None is lost: what is cut is in the mass of unlimited losses, and no more than asked for."""
     for cut in (1e-12, 1e-4):
@@ -143,7 +149,7 @@ def test_the_largest_losses_become_unlimited(drawn, relation):
 
 @RELATIONS
 def test_masses_of_a_truncated_release(relation):
-    for pmf in release_pmfs(Truncated(1000, 0.02, 25), 1.0, relation, 2e-3):
+    for pmf in release_pmfs(TruncatedSampling(1000, 0.02, 25), 1.0, relation, 2e-3):
         losses = 2e-3 * (pmf.lowest + np.arange(pmf.masses.size))
         assert pmf.masses.sum() + pmf.infinity == pytest.approx(1.0, abs=1e-12)
         assert float(pmf.masses @ np.exp(-losses)) == pytest.approx(1.0, abs=1e-9)
@@ -151,8 +157,8 @@ def test_masses_of_a_truncated_release(relation):
 
 def test_truncation_that_never_happens_is_none():
     for cut, plain in zip(
-        release_pmfs(Truncated(1000, 0.001, 1000), 1.0, ADD, 1e-2),
-        release_pmfs(Poisson(0.001), 1.0, ADD, 1e-2),
+        release_pmfs(TruncatedSampling(1000, 0.001, 1000), 1.0, ADD, 1e-2),
+        release_pmfs(PoissonSampling(0.001), 1.0, ADD, 1e-2),
         strict=True,
     ):
         size = plain.masses.size
@@ -163,19 +169,19 @@ def test_truncation_that_never_happens_is_none():
 # dp-accounting.
 
 GRIDS = [
-    (Poisson(0.01), 1.0, 300, 1e-4),
-    (Poisson(0.1), 2.0, 100, 1e-4),
-    (Poisson(1.0), 4.0, 10, 1e-4),
-    (Poisson(0.3), 0.6, 20, 1e-3),
-    (Poisson(0.9), 3.0, 20, 1e-3),
-    (Truncated(1000, 0.02, 30), 1.0, 100, 1e-3),
-    (Truncated(1000, 0.02, 60), 1.0, 100, 1e-3),
-    (Truncated(500, 0.1, 55), 3.0, 50, 1e-3),
+    (PoissonSampling(0.01), 1.0, 300, 1e-4),
+    (PoissonSampling(0.1), 2.0, 100, 1e-4),
+    (PoissonSampling(1.0), 4.0, 10, 1e-4),
+    (PoissonSampling(0.3), 0.6, 20, 1e-3),
+    (PoissonSampling(0.9), 3.0, 20, 1e-3),
+    (TruncatedSampling(1000, 0.02, 30), 1.0, 100, 1e-3),
+    (TruncatedSampling(1000, 0.02, 60), 1.0, 100, 1e-3),
+    (TruncatedSampling(500, 0.1, 55), 3.0, 50, 1e-3),
 ]
 
 
 def one_kind(drawn, sigma, count):
-    if isinstance(drawn, Truncated):
+    if isinstance(drawn, TruncatedSampling):
         return truncated_event(*drawn, sigma, count)
     return event_of([(drawn.rate, sigma, count)])
 
@@ -205,7 +211,7 @@ def test_the_bracket_holds_dp_accountings(drawn, sigma, count, mesh, relation):
     want = theirs.get_epsilon(1e-5)
     bracket = pld_bracket(happened, relation, 1e-5)
     assert bracket.upper == pytest.approx(want, rel=1e-4)
-    if isinstance(drawn, Truncated):  # an upper bound only: its worst case need not exist
+    if isinstance(drawn, TruncatedSampling):  # an upper bound only: its worst case need not exist
         assert bracket.lower == 0.0
     else:
         assert (1 - WIDEST) * bracket.upper <= bracket.lower <= want
@@ -410,7 +416,7 @@ def test_decays_by_the_step_at_length(name):
 
 SIGMAS = np.geomspace(0.6, 4.0, 300)
 COUNTS = np.arange(300) % 7 + 1
-MANY = Gaussians(Poisson(0.01), SIGMAS, COUNTS)
+MANY = Gaussians(PoissonSampling(0.01), SIGMAS, COUNTS)
 
 
 def log_moment(sigma, order):
@@ -451,7 +457,7 @@ def test_three_hundred_noise_multipliers():
     """What is rounded in a few steps brackets what is not."""
     some = [(0.01, s, n) for s, n in zip(SIGMAS[::15], COUNTS[::15], strict=True)]
     exact = epsilon_composed(some, 1e-5, "remove")
-    these = Gaussians(Poisson(0.01), SIGMAS[::15], COUNTS[::15])
+    these = Gaussians(PoissonSampling(0.01), SIGMAS[::15], COUNTS[::15])
     for buckets in (4, 12):
         down, up = (
             [(0.01, s, n) for s, n in zip(few.sigmas, few.counts, strict=True)]
@@ -521,7 +527,7 @@ def test_what_is_outside_the_window_counts_as_lost(tilt, monkeypatch):
     """Against the plain convolution, which has no window; at epsilons beyond it too."""
     mesh, outside = 0.05, 1e-3
     monkeypatch.setattr(pld_compose, "_OUTSIDE", outside)
-    one = release_pmfs(Poisson(0.1), 1.0, ADD, mesh)[0]
+    one = release_pmfs(PoissonSampling(0.1), 1.0, ADD, mesh)[0]
     exact = one
     for _ in range(5):
         exact = exact._replace(
@@ -554,7 +560,9 @@ def test_a_million_gaussians_have_a_closed_form(mu, count, delta):
     """mu = sqrt(count) / sigma, composed release by release: never below, and little above."""
     exact = epsilon_gaussian(mu, delta)
     mesh = pld._mesh(exact, count)
-    (one,) = release_pmfs(Poisson(1.0), math.sqrt(count) / mu, ADD, mesh, 1e-4 * delta / count)
+    (one,) = release_pmfs(
+        PoissonSampling(1.0), math.sqrt(count) / mu, ADD, mesh, 1e-4 * delta / count
+    )
     upper = pld._epsilon([(one, count)], mesh, delta)
     assert exact <= upper <= exact * (1 + 2e-4)
     assert delta * (1 - 1e-9) <= pld._delta([(one, count)], mesh, exact) <= delta * 1.02
@@ -577,7 +585,9 @@ def test_composed_gaussians_are_on_the_safe_side(mu, count, log_delta, fineness)
     if exact == 0:
         return
     mesh = fineness * max(exact, 0.01) / math.sqrt(count)
-    (one,) = release_pmfs(Poisson(1.0), math.sqrt(count) / mu, ADD, mesh, 1e-4 * delta / count)
+    (one,) = release_pmfs(
+        PoissonSampling(1.0), math.sqrt(count) / mu, ADD, mesh, 1e-4 * delta / count
+    )
     assert pld._epsilon([(one, count)], mesh, delta) >= exact
     assert pld._delta([(one, count)], mesh, exact) >= delta * (1 - 1e-9)
 
@@ -630,7 +640,7 @@ def test_vaultgemma():
 
     dp-accounting's own figure scatters with its grid at this delta: 1.752 at 1e-4, 1.714 at 2e-5.
     """
-    drawn = Truncated(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), 2**19)
+    drawn = TruncatedSampling(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), 2**19)
     upper = pld_upper(truncated_event(*drawn, 0.614, 100_000), ADD, 1.1e-10)
     exact = truncated_oracle(drawn, 0.614, 100_000, 1.1e-10, 2.0)
     assert exact * (1 - 1e-4) <= upper <= exact * 1.005
@@ -638,7 +648,7 @@ def test_vaultgemma():
 
 @pytest.mark.parametrize(("most", "above"), [(521_589, 1.001), (523_029, 1.001)])
 def test_a_truncation_that_shows(most, above):
-    drawn = Truncated(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), most)
+    drawn = TruncatedSampling(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), most)
     upper = pld_upper(truncated_event(*drawn, 0.614, 100_000), ADD, 1.1e-10)
     exact = truncated_oracle(drawn, 0.614, 100_000, 1.1e-10, 2.0)
     assert exact * (1 - 1e-4) <= upper <= exact * above
@@ -646,7 +656,7 @@ def test_a_truncation_that_shows(most, above):
 
 @pytest.mark.slow
 def test_vaultgemma_in_dp_accounting():
-    drawn = Truncated(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), 2**19)
+    drawn = TruncatedSampling(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), 2**19)
     happened = truncated_event(*drawn, 0.614, 100_000)
     start = time.perf_counter()
     theirs = PLDAccountant(ADD, value_discretization_interval=2e-5).compose(happened)

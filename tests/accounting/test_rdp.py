@@ -20,10 +20,10 @@ from dpjax.accounting.rdp import (
     rdp,
     rdp_delta,
     rdp_epsilon,
+    rdp_fixed_size,
+    rdp_poisson,
     truncation_mass,
 )
-from dpjax.accounting.rdp_fixed import rdp_fixed_size
-from dpjax.accounting.rdp_poisson import rdp_poisson
 from dpjax.accounting.tuning import grid_composition, liu_talwar, repeat_and_select
 from dpjax.sampling import Poisson, TruncatedPoisson
 from tests.accounting.recorded import (

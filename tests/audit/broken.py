@@ -10,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import methods
-from dpjax.audit.releases import BATCH_SIZE
+from dpjax.audit.subjects import BATCH_SIZE
 
 C, SIGMA = 1.0, 1.0
 SIGMA_S = 1.1  # the statistic's noise, little enough for its part of the release to matter

@@ -6,8 +6,7 @@ import pytest
 from jax_privacy import auditing
 from scipy import stats
 
-from dpjax.audit.bounds import bound_of_draws, bound_of_one_run
-from dpjax.audit.tradeoff import claimed_tradeoff, measured_tradeoff
+from dpjax.audit.bounds import bound_of_draws, bound_of_one_run, claimed_tradeoff, measured_tradeoff
 
 DELTA = 1e-3
 

@@ -7,7 +7,7 @@ import pytest
 from dpjax import methods
 from dpjax.audit import SUBJECTS, AuditPlan, StepAudit, audit_named, audit_step, claim_of, watched
 from dpjax.audit.pairs import PAIRS, lineup_like, random_pairs
-from dpjax.audit.releases import BATCH_SIZE, releases_of
+from dpjax.audit.subjects import BATCH_SIZE, releases_of
 from dpjax.methods.table import constructors
 from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_claim
 

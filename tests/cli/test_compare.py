@@ -12,7 +12,7 @@ from tests.cli.run_folders import png_size
 
 TINY = (
     *("compare", "--quiet", "--set", "train.steps=3", "--set", "model.name=linear"),
-    *("--set", "privacy.accountant=rdp"),
+    *("--set", "privacy.accountant=rdp", "--seeds", "1"),
 )
 TWO = (*TINY, "--epsilon", "3", "--methods", "dp_sgd,auto_s")
 FILE = """
@@ -39,6 +39,7 @@ def no_training(monkeypatch):
 @pytest.fixture
 def no_picture(monkeypatch):
     monkeypatch.setattr("dpjax.cli.compare_plots.draw_comparison", lambda rows, output: None)
+    monkeypatch.setattr("dpjax.cli.report.picture", lambda figure, alt: "")
 
 
 def test_a_table_a_picture_and_json(capsys, place):
@@ -46,12 +47,14 @@ def test_a_table_a_picture_and_json(capsys, place):
     table = (place / "both" / "table.txt").read_text()
     assert text.startswith(table.rstrip("\n"))
     rows = {name: RunFolder(place / "both" / name).released()[-1] for name in ("dp_sgd", "auto_s")}
-    lines = {line.split()[0]: line for line in table.splitlines() if line}
+    lines = {line.split()[1]: line for line in table.splitlines() if line}
     for name, row in rows.items():
         assert f"{row['accuracy']:.2%}" in lines[name]
         assert row["epsilon"] <= 3
     assert "epsilon each <= 3, all published <= " in table
     assert 3 < float(table.split("all published <= ")[1]) < 6
+    page = (place / "both" / "report.html").read_text()
+    assert all(f"<td>{name}</td>" in page for name in rows)
     assert min(png_size(place / "both" / "compare.png")) > 100
     # Going on with what is finished changes nothing.
     found = json.loads(printed(capsys, [*TWO, "--out", "both", "--resume", "--json"]))
@@ -70,7 +73,7 @@ def test_the_tables_of_a_file(capsys, place, no_picture):
     out, err = capsys.readouterr()
     assert err.count("do not publish this run") == 1  # and not for each method
     assert err.count("\n") == 1
-    assert {line.split()[0] for line in out.splitlines()[3:5]} == {"dp_sgd", "tight"}
+    assert {line.split()[1] for line in out.splitlines()[3:5]} == {"dp_sgd", "tight"}
     stored = RunFolder(place / "both" / "tight").read_config()
     assert stored.method["rule"] == {"kind": "auto_s", "gamma": 0.1}
 

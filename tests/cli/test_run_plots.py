@@ -159,7 +159,7 @@ def test_diagnostics_are_the_files(tmp_path):
 
 
 def test_the_command_writes_both_figures_into_the_run(capsys, tmp_path):
-    folder = write_run(tmp_path / "run")
+    folder = write_run(tmp_path / "run", thresholds=np.linspace(1, 2, STEPS))
     run, diagnostics = (folder.path / "plots" / f"{name}.png" for name in ("run", "diagnostics"))
     assert printed(capsys, ["plot", "runs", str(folder.path)]) == f"{run}\n"
     assert not diagnostics.exists()
@@ -208,8 +208,9 @@ def test_missing_matplotlib_says_what_to_install(capsys, monkeypatch, tmp_path):
 
 
 def test_lines_that_coincide_become_stripes(tmp_path):
-    folders = [write_run(tmp_path / name, sigma=s) for name, s in (("a", 1.5), ("b", 1.5))]
-    other = write_run(tmp_path / "c", sigma=3.0, thresholds=np.full(STEPS, 2.0))
+    moving = np.linspace(1, 2, STEPS)
+    folders = [write_run(tmp_path / name, thresholds=moving) for name in ("a", "b")]
+    other = write_run(tmp_path / "c", sigma=3.0, thresholds=3 * moving)
     first, second, third = panel(figure_of(*folders, other), "Threshold").lines
     assert first.is_dashed()
     assert second.is_dashed()

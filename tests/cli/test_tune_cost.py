@@ -10,7 +10,7 @@ from dpjax import accounting
 from dpjax.accounting import tuning
 from dpjax.cli.request import Request
 from dpjax.cli.setting import part_of, setting_of
-from dpjax.cli.tuning_cost import ways
+from dpjax.cli.tune_cost import ways
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from tests.cli.calls import RUN, refused
 

@@ -26,7 +26,7 @@ from dpjax.adaclip import adaclip
 from dpjax.cli import main
 from dpjax.cli.released_runs import read_run
 from dpjax.data import load
-from dpjax.methods.auto_dp import noise_decay
+from dpjax.methods.adaptive import noise_decay
 from dpjax.models import build
 from dpjax.papers import Store
 from dpjax.testing import SLACK

@@ -11,7 +11,7 @@ from dpjax import rules, schedules, thresholds
 from dpjax._record import Record
 from dpjax.testing import SLACK
 from dpjax.thresholds import ThresholdContext
-from dpjax.thresholds.base import CEILING, FLOOR
+from dpjax.thresholds.threshold import CEILING, FLOOR
 from tests import registry
 from tests.endurance.counting import count, examples
 from tests.endurance.junk import anything, built, changed, defaults, float32s, norms

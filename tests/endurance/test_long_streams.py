@@ -14,8 +14,8 @@ import pytest
 import dpjax
 from dpjax import rules
 from dpjax.thresholds import ThresholdContext, private_mean, quantile
-from dpjax.thresholds.base import CEILING, FLOOR
 from dpjax.thresholds.scalar import ScalarState
+from dpjax.thresholds.threshold import CEILING, FLOOR
 from tests import registry
 from tests.endurance import streams
 from tests.endurance.counting import count

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from dpjax.rules import Rule, ratio
 from dpjax.thresholds import Threshold, quantile
-from dpjax.thresholds.base import CEILING, FLOOR, clamp
+from dpjax.thresholds.threshold import CEILING, FLOOR, clamp
 
 
 class Clipping(Rule):

@@ -1,14 +1,16 @@
 """What is seen of a run while it goes, and how little that costs."""
 
 import json
+import math
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from dpjax.train import Run, RunFolder, train
 from dpjax.train import loop as loop_module
-from dpjax.train.progress import Lines
+from dpjax.train.progress import Bar, Lines, progress_for
 from tests.train.small import experiment, images
 
 DATA = images()
@@ -58,17 +60,36 @@ def test_the_profiler_writes_its_steps_and_says_what_they_are(watched):
 def test_lines_come_by_time(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("dpjax.train.progress.time.monotonic", lambda: now[0])
-    lines = Lines("digits")
-    lines.begin(type("Plan", (), {"steps": 1000})(), 0)
+    monkeypatch.setattr(Lines, "_printed", -math.inf)
     row = {"accuracy": 0.5, "threshold": 1.0, "epsilon": 1.0}
-    for step in range(1000):
-        now[0] += 0.1
-        lines.stepped(step + 1, 10.0)
-        lines.evaluated([{**row, "step": step + 1}])
-    lines.end()
-    printed = capsys.readouterr().err.splitlines()
-    assert 10 <= len(printed) <= 12  # a hundred seconds
-    assert re.match(r"digits: step 1000/1000  accuracy 50.00%", printed[-1])
+    times = []
+    for label in ("first", "second"):  # runs one after another, as those of `dpjax compare`
+        lines = Lines(label)
+        lines.begin(type("Plan", (), {"steps": 1000})(), 0)
+        for step in range(1000):
+            now[0] += 0.05
+            lines.stepped(step + 1, 20.0)
+            lines.evaluated([{**row, "step": step + 1}])
+            times += [now[0]] * len(capsys.readouterr().err.splitlines())
+        lines.end()
+    assert 9 <= len(times) <= 11  # a hundred seconds
+    assert min(b - a for a, b in pairwise(times)) > 9.99
+    now[0] += 10
+    lines.evaluated([{**row, "step": 1000}])
+    assert re.match(r"second: step 1000/1000  accuracy 50.00%", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "expected"),
+    [(True, True, Bar), (False, True, Bar), (True, False, Bar), (False, False, Lines)],
+)
+def test_a_bar_where_there_is_a_terminal(monkeypatch, stdout, stderr, expected):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: stdout)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: stderr)
+    shown = progress_for()
+    assert type(shown) is expected
+    if expected is Bar:
+        assert shown._bar.console.stderr is stderr  # not into a file that stdout goes to
 
 
 def test_of_many_evaluations_few_epsilons_are_computed_and_all_hold(tmp_path, monkeypatch):

@@ -9,10 +9,11 @@ import numpy as np
 
 from dpjax.cli import figures
 from dpjax.cli.command import Command
+from dpjax.cli.html import html_page
 from dpjax.cli.papers.flags import add_store_flag, store_of
 from dpjax.cli.train import say
 from dpjax.papers import PAPERS, Cell, Outcome, Store, cells, outcome_of
-from dpjax.papers.report import FRONT, NOT_RUN, html_page, report
+from dpjax.papers.report import FRONT, NOT_RUN, report
 from dpjax.papers.report.result_tables import TITLES
 from dpjax.train.folder import write_atomically
 

@@ -1,6 +1,5 @@
 """The report in Markdown and HTML, part by part."""
 
-from dpjax.papers.report.html import html_page
 from dpjax.papers.report.page import FRONT, NOT_RUN, report
 
-__all__ = ["FRONT", "NOT_RUN", "html_page", "report"]
+__all__ = ["FRONT", "NOT_RUN", "report"]

@@ -1,4 +1,4 @@
-"""The report's Markdown as static HTML: the few forms that it uses, and nothing else."""
+"""The Markdown of reports as static HTML: the few forms that they use, and nothing else."""
 
 import html
 import re
@@ -38,8 +38,8 @@ nav a {{ margin-right: 1rem; }}
 def html_page(text: str, links: Sequence[tuple[str, str]] = ()) -> str:
     """Returns a page of HTML from Markdown.
 
-    Headings, paragraphs, lists, tables, indented code, links, images, bold, italics, code and line
-    breaks are known; all else is text.
+    Headings, paragraphs, lists, numbered ones too, tables, indented code, links, images, bold,
+    italics, code and line breaks are known; all else is text.
 
     Args:
         text: the Markdown.
@@ -76,9 +76,11 @@ def _block(lines: Sequence[str]) -> str:
     if first.startswith("    "):
         code = "\n".join(line[4:] for line in lines)
         return f"<pre><code>{html.escape(code)}</code></pre>"
-    if first.startswith("- "):
-        items = re.split(r"\n- ", "\n".join(lines)[2:])
-        return "<ul>" + "".join(f"<li>{_inline(' '.join(i.split()))}</li>" for i in items) + "</ul>"
+    if match := re.match(r"(- )|1\. ", first):
+        mark, kind = ("- ", "ul") if match[1] else (r"\d+\. ", "ol")
+        items = re.split(rf"(?:^|\n){mark}", "\n".join(lines))[1:]
+        listed = "".join(f"<li>{_inline(' '.join(item.split()))}</li>" for item in items)
+        return f"<{kind}>{listed}</{kind}>"
     return f"<p>{_inline(' '.join(lines))}</p>"
 
 

@@ -1,4 +1,4 @@
-"""What a private search for hyper-parameters is, and the plan that runs and is accounted."""
+"""A private search for hyper-parameters, and the plan that runs and is accounted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Takes an event apart: which Gaussians, under which sampling, how often."""
+"""The Gaussians in an event: how much noise, under which sampling, how often."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,24 +9,25 @@ import numpy as np
 from scipy import stats
 
 __all__ = [
-    "Fixed",
+    "FixedSampling",
     "Gaussians",
     "Leaves",
-    "Poisson",
-    "Truncated",
+    "PoissonSampling",
+    "TruncatedSampling",
+    "bucketed",
     "leaves",
     "releases",
     "truncation",
 ]
 
 
-class Poisson(NamedTuple):
+class PoissonSampling(NamedTuple):
     """Poisson sampling at a rate; a rate of 1 is no sampling at all."""
 
     rate: float
 
 
-class Truncated(NamedTuple):
+class TruncatedSampling(NamedTuple):
     """Poisson sampling at a rate, cut at random to a largest size."""
 
     dataset_size: int
@@ -34,7 +35,7 @@ class Truncated(NamedTuple):
     max_size: int
 
 
-class Fixed(NamedTuple):
+class FixedSampling(NamedTuple):
     """A batch of fixed size, drawn without replacement."""
 
     dataset_size: int
@@ -50,7 +51,7 @@ class Gaussians(NamedTuple):
         counts: how many releases have each of them.
     """
 
-    sampling: Poisson | Truncated | Fixed
+    sampling: PoissonSampling | TruncatedSampling | FixedSampling
     sigmas: np.ndarray
     counts: np.ndarray
 
@@ -74,7 +75,7 @@ def leaves(event: dp_accounting.DpEvent) -> Leaves:
 
     >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
     >>> leaves(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
-    [Gaussians(sampling=Poisson(rate=1.0), sigmas=array([1.]), counts=array([1]))]
+    [Gaussians(sampling=PoissonSampling(rate=1.0), sigmas=array([1.]), counts=array([1]))]
     """
     gaussians, others = releases(event)
     return Leaves([_as_one(each) for each in gaussians], others)
@@ -82,7 +83,7 @@ def leaves(event: dp_accounting.DpEvent) -> Leaves:
 
 def _as_one(gaussians: Gaussians) -> Gaussians:
     sampling, sigmas, counts = gaussians
-    if sampling != Poisson(1.0):
+    if sampling != PoissonSampling(1.0):
         return gaussians
     return Gaussians(sampling, np.array([np.sum(counts / sigmas**2) ** -0.5]), np.array([1]))
 
@@ -92,9 +93,11 @@ def releases(event: dp_accounting.DpEvent) -> Leaves:
 
     >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
     >>> releases(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
-    [Gaussians(sampling=Poisson(rate=1.0), sigmas=array([2.]), counts=array([4]))]
+    [Gaussians(sampling=PoissonSampling(rate=1.0), sigmas=array([2.]), counts=array([4]))]
     """
-    found: dict[Poisson | Truncated | Fixed, dict[float, int]] = defaultdict(dict)
+    found: dict[PoissonSampling | TruncatedSampling | FixedSampling, dict[float, int]] = (
+        defaultdict(dict)
+    )
     others = []
     for leaf, count in _walk(event, 1):
         sampled = _sampled(leaf)
@@ -112,13 +115,13 @@ def releases(event: dp_accounting.DpEvent) -> Leaves:
     return Leaves(gaussians, others)
 
 
-def truncation(sampling: Poisson | Truncated | Fixed) -> float:
+def truncation(sampling: PoissonSampling | TruncatedSampling | FixedSampling) -> float:
     """Returns the probability that a truncated batch is full without a given example, 0 for others.
 
-    >>> truncation(Truncated(dataset_size=3, rate=0.5, max_size=2))  # both of the other two
+    >>> truncation(TruncatedSampling(dataset_size=3, rate=0.5, max_size=2))  # both of the other two
     0.25
     """
-    if not isinstance(sampling, Truncated):
+    if not isinstance(sampling, TruncatedSampling):
         return 0.0
     size, rate, most = sampling
     return float(stats.binom.sf(most - 1, size - 1, rate))
@@ -138,21 +141,53 @@ def _walk(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_account
 
 def _sampled(
     event: dp_accounting.DpEvent,
-) -> tuple[Poisson | Truncated | Fixed, float] | None:
+) -> tuple[PoissonSampling | TruncatedSampling | FixedSampling, float] | None:
     """Returns the sampling and the noise multiplier of a Gaussian release, None for any other."""
-    sampling: Poisson | Truncated | Fixed = Poisson(1.0)
+    sampling: PoissonSampling | TruncatedSampling | FixedSampling = PoissonSampling(1.0)
     inner = event
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        sampling, inner = Poisson(float(event.sampling_probability)), event.event
+        sampling, inner = PoissonSampling(float(event.sampling_probability)), event.event
     elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
         inner = event.event
         if event.sample_size < event.source_dataset_size:
-            sampling = Fixed(event.source_dataset_size, event.sample_size)
+            sampling = FixedSampling(event.source_dataset_size, event.sample_size)
     elif isinstance(event, dp_accounting.TruncatedSubsampledGaussianDpEvent):
-        sampling = Truncated(
+        sampling = TruncatedSampling(
             event.dataset_size, event.sampling_probability, event.truncated_batch_size
         )
         inner = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     if not isinstance(inner, dp_accounting.GaussianDpEvent):
         return None
     return sampling, float(inner.noise_multiplier)
+
+
+def bucketed(gaussians: Gaussians, buckets: int, *, down: bool) -> Gaussians:
+    """Returns the releases with at most `buckets` distinct noise multipliers.
+
+    Less noise never costs less: rounded down the releases bound epsilon from above, rounded up from
+    below. Where privacy is spent the buckets are narrow: with the cost ``c(sigma) = e^(1/sigma^2)
+    - 1`` of a release, their widths in log sigma are as ``(number * |dc / dlog sigma|)^(-1/2)``,
+    which makes the summed rounding error smallest.
+
+    Args:
+        gaussians: the releases.
+        buckets: the largest number of distinct noise multipliers.
+        down: whether to round down.
+
+    >>> many = Gaussians(None, np.linspace(1.0, 2.0, 1000), np.ones(1000, int))
+    >>> few = bucketed(many, 10, down=True)
+    >>> few.sigmas.size, int(few.counts.sum()), float(few.sigmas[0])
+    (10, 1000, 1.0)
+    """
+    sigmas, counts = gaussians.sigmas, gaussians.counts
+    if sigmas.size <= buckets:
+        return gaussians
+    inverse = np.minimum(sigmas**-2.0, 300.0)
+    slope = 2 * inverse * np.exp(inverse)
+    width = np.diff(np.log(sigmas), append=np.log(sigmas[-1]))
+    position = np.cumsum(np.sqrt(counts * slope * width))
+    position = np.concatenate([[0.0], position[:-1]]) / position[-1]
+    bucket = np.minimum((position * buckets).astype(int), buckets - 1)
+    first = np.flatnonzero(np.diff(bucket, prepend=-1))
+    ends = first if down else np.append(first[1:], sigmas.size) - 1
+    return Gaussians(gaussians.sampling, sigmas[ends], np.add.reduceat(counts, first))

@@ -1,0 +1,26 @@
+"""A Griffe extension for mkdocs.yml: doctests under any heading become code blocks of the site.
+
+Griffe itself knows doctests under "Examples:" only; elsewhere ``>>>`` is Markdown for a quotation
+and ``[1.0, 0.5]`` for a link.
+"""
+
+import re
+from typing import Any
+
+import griffe
+
+_DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1(?! *$).*)*", re.MULTILINE)
+
+
+class FenceDoctests(griffe.Extension):
+    """Fences the doctests of every docstring."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Rewrites the docstring of one module, class, function or attribute."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(text: str) -> str:
+    """Returns a docstring with its doctests fenced."""
+    return _DOCTEST.sub(lambda found: f"{found[1]}```pycon\n{found[0]}\n{found[1]}```", text)
