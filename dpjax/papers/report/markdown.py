@@ -5,7 +5,7 @@ from typing import Any
 
 from dpjax.accounting.bound import rounded_up
 
-__all__ = ["epsilon", "footnotes", "plus_minus", "points", "setting", "table"]
+__all__ = ["counted", "epsilon", "footnotes", "plus_minus", "points", "setting", "table"]
 
 # What says nothing in a list of arguments: the name itself, and what the tables have elsewhere.
 _ELSEWHERE = ("name", "noise_multiplier", "steps_per_epoch", "epochs")
@@ -22,6 +22,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     written = ["|".join(cell if cell == "---" else f" {cell} " for cell in line) for line in lines]
     return "\n".join(f"|{line}|" for line in written)
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plus_minus(mean: float | None, deviation: float | None) -> str:

@@ -124,7 +124,8 @@ prints the experiment of one cell as a file for `dpjax train`."""
 def _noises(records: Sequence[RunRecord]) -> str:
     """Returns a sentence on how the noise of the runs was drawn."""
     counts = Counter(record.noise_definition for record in records)
-    return "Their noise: " + ", ".join(f"`{name}` ({n} runs)" for name, n in counts.items()) + "."
+    drawn = [f"`{name}` ({markdown.counted(n, 'run')})" for name, n in counts.items()]
+    return f"Their noise: {', '.join(drawn)}."
 
 
 def _named(store: Store) -> str:

@@ -47,8 +47,9 @@ def suspicions(outcomes: Sequence[Outcome], store: Store) -> str:
 _FAR = """\
 Every experiment that is more than one point from a number it stands behind, the farthest first.
 *Tried* is the run with a suspected setting changed that came nearest (one seed, unless the paper's
-page says otherwise); it *explains* the difference if it is within one point of print. Settings that
-were fitted to a row on its own do not count."""
+page says otherwise). It *explains* the difference if it is within one point of print and at least
+half of the difference is gone, and if it does the same for every other method of the table that it
+was tried on. Settings that were fitted to a row on its own do not count."""
 
 
 def far_from_print(outcomes: Sequence[Outcome], store: Store) -> str:
@@ -70,8 +71,8 @@ def far_from_print(outcomes: Sequence[Outcome], store: Store) -> str:
     rows = [_far_row(outcome, store) for outcome in worst]
     explained = sum(row[-1] == "yes" for row in rows)
     count = (
-        f"{len(rows)} distinct experiments are farther from print than a point; {explained} of "
-        "these differences are explained by a run."
+        f"{markdown.counted(len(rows), 'distinct experiment')} more than a point from print; a run "
+        f"explains {explained} of these differences."
     )
     return "\n\n".join(["## Far from print", f"**{count}** {_FAR}", markdown.table(header, rows)])
 
@@ -92,8 +93,29 @@ def _far_row(outcome: Outcome, store: Store) -> list[str]:
     ]
     if not tried:
         return [*start, "nothing yet", "", "no"]
-    left, then, nearest = min(tried, key=lambda entry: entry[0])
-    return [*start, nearest.changed, f"{then:.2f}", "yes" if left <= 1.0 else "no"]
+    _, then, nearest = min(tried, key=lambda entry: entry[0])
+    explained = "no"
+    if _explains(nearest, store):
+        alike = [each for each in SUSPECTED_SETTINGS if _is_alike(each, nearest)]
+        others = [each for each in alike if each.accuracy(store) is not None]
+        everywhere = all(_explains(each, store) for each in others)
+        explained = "yes" if everywhere else "no: other methods keep theirs"
+    return [*start, nearest.changed, f"{then:.2f}", explained]
+
+
+def _is_alike(one: SuspectedSetting, other: SuspectedSetting) -> bool:
+    """Whether two suspicions change the same for methods of one table, data set and budget."""
+    places = (each.cell.rpartition("/")[0] for each in (one, other))
+    return len(set(places)) == 1 and one.values == other.values
+
+
+def _explains(suspected: SuspectedSetting, store: Store) -> bool:
+    """Whether a run comes within a point of print, and half of the difference is gone."""
+    outcome, then = outcome_of(cell_named(suspected.cell), store), suspected.accuracy(store)
+    if then is None or outcome.difference is None:
+        return False
+    left = abs(then - outcome.cell.value)
+    return left <= min(1.0, abs(outcome.difference) / 2)
 
 
 def _row(suspected: SuspectedSetting, store: Store) -> list[str]:
