@@ -4,18 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from dpjax.devices import limb_sum, off_grid, refuse_other_than_one_sum, varying_axes
+from dpjax.device_sums import Limits, limb_sum, off_grid
+from dpjax.devices import refuse_other_than_one_sum, varying_axes
 from dpjax.gradients import BatchSums
 from dpjax.sampling import Sampling
 from dpjax.twofloat import TwoFloat, added
 
-__all__ = ["ClippedSum", "Limits", "summed_over_devices"]
+__all__ = ["ClippedSum", "summed_over_devices"]
 
 
 @partial(
@@ -91,13 +91,6 @@ class ClippedSum:
             jnp.hypot(self.rerounding, other.rerounding),  # errors of rounding are independent
             self.sampling,
         )
-
-
-class Limits(NamedTuple):
-    """The most that one example adds to a coordinate, in absolute value; public."""
-
-    gradient: chex.Numeric
-    statistic: chex.Numeric
 
 
 def summed_over_devices(

@@ -1,25 +1,12 @@
-"""Several devices: what differs by device, and sums over devices that are exact."""
+"""Inside `shard_map`: what differs by device, and what may be summed over devices."""
 
-import math
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from dpjax.twofloat import TwoFloat, added, of_integer
-
-__all__ = [
-    "limb_sum",
-    "off_grid",
-    "refuse_other_than_one_sum",
-    "varying",
-    "varying_axes",
-    "varying_zero",
-]
-
-# The unit of the coarse limb, relative to the largest possible sum; see `limb_sum`.
-_COARSE = 2.0**-30
+__all__ = ["refuse_other_than_one_sum", "varying", "varying_axes", "varying_zero"]
 
 
 def varying_zero(*trees: Any) -> jax.Array | None:
@@ -51,74 +38,6 @@ def varying(value: jax.Array, zero: jax.Array | None) -> Any:
         words = varying(jax.random.key_data(value), zero)
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(value))
     return value + zero.astype(value.dtype)
-
-
-# Let M be a power of two that bounds the sum over all devices of a coordinate's absolute values.
-# With coarse = 2^-30 M and fine = 2^-30 D coarse (D the number of devices, rounded up to a power of
-# two), a pair becomes the limbs
-#     a = round(hi / coarse) + round(lo / coarse),
-#     b = round((hi mod coarse) / fine) + round((lo mod coarse) / fine),
-# where x mod coarse is the remainder of the division before. No sum of limbs overflows an int32:
-# |sum a| <= (1 + 2^-23) M / coarse + D, and |sum b| <= D (coarse / fine + 1) <= 2^30 + D. Scaling
-# is by powers of two and the remainders are exact, so all that is lost is the rounding to b: at
-# most one `fine` a coordinate and device.
-
-
-def limb_sum(sums: TwoFloat, most: Any, devices: int, axes: tuple[str, ...]) -> TwoFloat:
-    """Returns the sums over the devices, exact on the grid; float64 leaves are summed as they are.
-
-    Args:
-        sums: this device's.
-        most: for every leaf, a bound on the sum over devices of a coordinate's absolute values.
-        devices: D.
-        axes: the mesh axes.
-    """
-    highs, treedef = jax.tree.flatten(sums.hi)
-    scales = [_power_of_two_above(x) for x in jax.tree.leaves(most)]
-    limbs = [
-        _limbs(hi / scale, lo / scale, devices) if hi.dtype == jnp.float32 else (hi,)
-        for hi, lo, scale in zip(highs, jax.tree.leaves(sums.lo), scales, strict=True)
-    ]
-    pairs = []
-    for limb, scale in zip(jax.lax.psum(limbs, axes), scales, strict=True):
-        if len(limb) == 1:
-            pairs.append((limb[0], jnp.zeros_like(limb[0])))
-        else:
-            hi, lo = _joined(limb[0], limb[1], devices)
-            pairs.append((hi * scale, lo * scale))
-    return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*pairs, strict=True)))
-
-
-def off_grid(coordinates: int, devices: int) -> float:
-    """Returns how far `limb_sum` may lie from the exact sum, in units of its `most`."""
-    return devices * math.sqrt(coordinates) * _fine(devices)
-
-
-def _limbs(hi: jax.Array, lo: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Returns (a, b) for M = 1."""
-
-    def split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        a = jnp.round(x / _COARSE)
-        return a.astype(jnp.int32), jnp.round((x - a * _COARSE) / _fine(devices)).astype(jnp.int32)
-
-    (a, b), (a_of_low, b_of_low) = split(hi), split(lo)
-    return a + a_of_low, b + b_of_low
-
-
-def _joined(a: jax.Array, b: jax.Array, devices: int) -> TwoFloat:
-    """Returns ``a coarse + b fine`` for M = 1."""
-
-    return added(of_integer(a, _COARSE), of_integer(b, _fine(devices)))
-
-
-def _fine(devices: int) -> float:
-    """Returns fine for M = 1."""
-    return 2.0 ** math.ceil(math.log2(devices)) * _COARSE**2
-
-
-def _power_of_two_above(most: jax.Array) -> jax.Array:
-    """Returns a power of two above `most`, with room for what rounding may add to it."""
-    return jnp.ldexp(jnp.float32(1), jnp.frexp(1.001 * most)[1])
 
 
 def refuse_other_than_one_sum(total: chex.ArrayTree, axes: tuple[str, ...], key: jax.Array) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state
@@ -18,6 +19,14 @@ from dpjax.gradients import merged, per_example_grads, trainable
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState, Released, privatize
 from dpjax.sampling import Sampling
+from dpjax.spmd import (
+    as_automatic,
+    as_explicit,
+    automatic_axes,
+    explicit_mesh,
+    leading_axes,
+    leading_axis,
+)
 
 if TYPE_CHECKING:
     from dpjax.accounting import Bound, Ledger
@@ -123,7 +132,9 @@ def fit(
         loss_fn: the loss of ONE example, ``loss_fn(params, example)``, or ``loss_fn(params,
             example, key)`` for one that draws random numbers, such as dropout.
         params: where to start; ignored when `state` is given, but for its structure.
-        data: all private examples, a pytree with a leading axis of `sampling.dataset_size`.
+        data: all private examples, a pytree with a leading axis of `sampling.dataset_size`. Arrays
+            that are split over a mesh stay so, and so do parameters: docs/scale.md. Rows behind the
+            last example, to make their number a multiple of the devices', are never drawn.
         mechanism: what runs and is accounted, calibrated.
         sampling: what draws the batches.
         optimizer: what stands behind privatize, such as ``optax.adam(1e-3)``.
@@ -165,13 +176,14 @@ def fit(
         raise TypeError(f"sampling = {sampling!r}: expected one of dpjax.sampling")
     root = noise.checked_key(key)
     tx = optax.chain(privatize(mechanism, sampling, root), optimizer)
-    grads_of = per_example_grads(loss_fn, engine, chunk)
+    sharding = _split_rows(data)
+    grads_of = per_example_grads(loss_fn, engine, chunk, sharding=sharding)
     random = _takes_a_key(loss_fn)
 
     def step(carry: tuple[Any, Any], data: chex.ArrayTree) -> tuple[tuple[Any, Any], Released]:
         own, opt_state = carry
         t = find_state(opt_state, PrivatizeState).step
-        drawn = sampling.draw(root, t)
+        drawn = sampling.draw(root, t, sharding=sharding)
         own_key = noise.fold(noise.stream(root, "loss"), t) if random else None
         grads = grads_of(merged(own, params), data, drawn, own_key)
         updates, opt_state = tx.update(grads, opt_state, own)
@@ -182,7 +194,11 @@ def fit(
     def advance(
         carry: tuple[Any, Any], data: chex.ArrayTree, length: int
     ) -> tuple[tuple[Any, Any], Released]:
-        return jax.lax.scan(lambda carry, _: step(carry, data), carry, length=length)
+        mesh = explicit_mesh(carry, data)
+        begun, rows = as_automatic((carry, data), mesh)
+        with automatic_axes(mesh):
+            done, released = jax.lax.scan(lambda carry, _: step(carry, rows), begun, length=length)
+        return as_explicit(done, mesh, carry), as_explicit(released, mesh)
 
     if state is None:
         own = trainable(params)
@@ -206,6 +222,18 @@ def fit(
         if callback is not None:
             callback(fitted)
     return fitted
+
+
+def _split_rows(data: chex.ArrayTree) -> NamedSharding | None:
+    """Returns how the rows of the data are split over the devices of a mesh; None if they are not.
+
+    Under `jit` only types tell, which know of explicit axes alone.
+    """
+    first = jax.tree.leaves(data)[0]
+    if isinstance(first, jax.core.Tracer) or not isinstance(first, jax.Array):
+        return leading_axis(data)
+    where = first.sharding
+    return where if isinstance(where, NamedSharding) and leading_axes(where) else None
 
 
 def _fitted(

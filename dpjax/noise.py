@@ -16,8 +16,10 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax._record import Record
+from dpjax.spmd import mesh_of
 from dpjax.twofloat import two_sum
 
 __all__ = [
@@ -47,10 +49,11 @@ SUPPORT = math.sqrt(2 * 97 * math.log(2))
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
-# Leaves of at least this size are drawn in their own shape, so that each device draws its own part
-# of a sharded one. Smaller ones are drawn together, in rows of this many numbers: a loop for each
-# would take long to compile.
+# Leaves of at least this size are drawn in their own shape, on a mesh those of at least the second,
+# so that each device draws its own part of a sharded leaf. Smaller ones are drawn together, all of
+# them on each device, in rows of this many numbers: a loop for each would take long to compile.
 _OWN_DRAW = 2**16
+_OWN_DRAW_ON_A_MESH = 2**11
 _ROW = 128
 _PARTS = 4
 
@@ -215,12 +218,12 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
     small: dict[jnp.dtype, dict[int, tuple[int, ...]]] = {}
     for i, leaf in enumerate(leaves):
         dtype = jnp.promote_types(leaf.dtype, jnp.float32)
-        if leaf.size >= _OWN_DRAW:
+        if leaf.size >= (_OWN_DRAW_ON_A_MESH if mesh_of(leaf) else _OWN_DRAW):
             drawn[i] = _in_own_shape(key, jnp.uint32(i << 8), leaf.shape, dtype)
         else:
             small.setdefault(dtype, {})[i] = leaf.shape
     for dtype, shapes in small.items():
-        drawn.update(_in_rows(key, shapes, dtype))
+        drawn.update(_in_rows(key, shapes, dtype, next(filter(None, map(mesh_of, leaves)), None)))
     return jax.tree.unflatten(treedef, [drawn[i] for i in range(len(leaves))])
 
 
@@ -354,9 +357,15 @@ def _in_own_shape(
 
 
 def _in_rows(
-    key: jax.Array, shapes: dict[int, tuple[int, ...]], dtype: jnp.dtype
+    key: jax.Array,
+    shapes: dict[int, tuple[int, ...]],
+    dtype: jnp.dtype,
+    mesh: jax.sharding.AbstractMesh | None,
 ) -> dict[int, jax.Array]:
-    """Returns the normals of small leaves, drawn together in rows that belong to one leaf each."""
+    """Returns the normals of small leaves, drawn together in rows that belong to one leaf each.
+
+    All of them on each device of a mesh: their parts would otherwise be sent around.
+    """
     rows = {number: -(-math.prod(shape) // _ROW) for number, shape in shapes.items()}
     leaf = np.repeat(np.fromiter(rows, np.uint32), list(rows.values()))
     begin = np.concatenate([np.arange(count, dtype=np.uint32) for count in rows.values()]) * _ROW
@@ -378,7 +387,10 @@ def _in_rows(
     start = 0
     for number, shape in shapes.items():
         size = math.prod(shape)
-        drawn[number] = jax.lax.slice(flat, (start,), (start + size,)).reshape(shape)
+        own = jax.lax.slice(flat, (start,), (start + size,)).reshape(shape)
+        if mesh is not None:
+            own = jax.lax.with_sharding_constraint(own, NamedSharding(mesh, PartitionSpec()))
+        drawn[number] = own
         start += rows[number] * _ROW
     return drawn
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import chex
@@ -11,7 +12,8 @@ import optax
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
-from dpjax.batch_sums import ClippedSum, Limits, summed_over_devices
+from dpjax.batch_sums import ClippedSum, summed_over_devices
+from dpjax.device_sums import Limits
 from dpjax.gradients import (
     PerExampleGrads,
     as_per_example_grads,
@@ -22,6 +24,7 @@ from dpjax.gradients import (
 from dpjax.hooks import HookContext
 from dpjax.mechanism import Mechanism
 from dpjax.sampling import Sampling
+from dpjax.spmd import as_automatic, as_explicit, automatic_axes, explicit_mesh
 from dpjax.thresholds import Threshold, ThresholdContext
 
 __all__ = ["PrivatizeState", "Released", "cast_like", "clipped_sum", "privatize"]
@@ -139,16 +142,28 @@ def privatize(
         **_: Any,
     ) -> tuple[chex.ArrayTree, PrivatizeState]:
         own = None if params is None else trainable(params)
+        _warn_if_eager(updates, state)
+        mesh = updates.mesh if isinstance(updates, PerExampleGrads) else None
+        mesh = mesh or explicit_mesh(own, state)
+        if not isinstance(updates, PerExampleGrads):
+            updates, mask = as_automatic((updates, mask), mesh)
+        with automatic_axes(mesh):
+            found = stepped(updates, *as_automatic((state, own), mesh), mask)
+        like = own if own is not None else getattr(updates, "like", None)
+        return as_explicit(found[0], mesh, like), as_explicit(found[1], mesh, state)
+
+    def stepped(
+        updates: PerExampleGrads | ClippedSum | chex.ArrayTree,
+        state: PrivatizeState,
+        own: chex.ArrayTree | None,
+        mask: chex.Array | None,
+    ) -> tuple[chex.ArrayTree, PrivatizeState]:
         total, hooks = _batch_sum(mechanism, updates, state, own, mask)
         _check_drawn(drawn_by, total, updates)
         groups = len(group_index(mechanism.groups, total.gradient).names)
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
-        sensitivity = (
-            mechanism.threshold.sensitivity if isinstance(mechanism.threshold, Threshold) else 0.0
-        )
-        total = summed_over_devices(
-            total, axis_name, state.key, Limits(released.bound, sensitivity)
-        )
+        limits = _limits(mechanism, released.bound)
+        total = summed_over_devices(total, axis_name, state.key, limits)
         released = released._replace(bound=released.bound * (1.0 + total.rerounding))
         step_key = noise.fold(state.key, state.step)
         std = released.sigma_gradient * released.bound
@@ -219,8 +234,12 @@ def clipped_sum(
             "is stored for every example"
         )
     state = find_state(opt_state, PrivatizeState)
-    total, _ = _clipped(mechanism, as_per_example_grads(grads, mask), state)
-    return total
+    own = as_per_example_grads(grads, mask)
+    with automatic_axes(own.mesh):
+        total, _ = _clipped(mechanism, own, as_automatic(state, own.mesh))
+    whole = as_explicit(total, own.mesh)
+    halves = [as_explicit(x, own.mesh, own.like) for x in (total.gradient, total.gradient_low)]
+    return replace(whole, gradient=halves[0], gradient_low=halves[1])
 
 
 def _all_trainable(params: chex.ArrayTree) -> chex.ArrayTree:
@@ -245,6 +264,15 @@ def _batch_size(mechanism: Mechanism, sampling: Sampling | float) -> float:
     return sampling.batch_size
 
 
+def _warn_if_eager(updates: Any, state: PrivatizeState) -> None:
+    eager = not isinstance(state.step, jax.core.Tracer)
+    if isinstance(updates, PerExampleGrads) and eager and not updates.traced:
+        warnings.warn(
+            "tx.update runs outside of jax.jit, which is slow: wrap the whole step in jax.jit",
+            stacklevel=4,
+        )
+
+
 def _batch_sum(
     mechanism: Mechanism,
     updates: PerExampleGrads | ClippedSum | chex.ArrayTree,
@@ -254,14 +282,7 @@ def _batch_sum(
 ) -> tuple[ClippedSum, tuple[Any, ...]]:
     """Returns what a transformation was given as one sum: clipped here, or in parts before."""
     if not isinstance(updates, ClippedSum):
-        grads = as_per_example_grads(updates, mask, params)
-        eager = not isinstance(state.step, jax.core.Tracer)
-        if isinstance(updates, PerExampleGrads) and eager and not updates.traced:
-            warnings.warn(
-                "tx.update runs outside of jax.jit, which is slow: wrap the whole step in jax.jit",
-                stacklevel=4,
-            )
-        return _clipped(mechanism, grads, state)
+        return _clipped(mechanism, as_per_example_grads(updates, mask, params), state)
     if mask is not None:
         raise ValueError("mask: expected with the parts, not with their sum")
     return updates, state.hooks
@@ -287,7 +308,13 @@ def _clipped(
             return weights, statistic.astype(jnp.float32)
         return weights, jnp.zeros((flat.shape[0], 0))
 
-    return ClippedSum.of(grads.aggregate(contribution, groups=groups), sampling), tuple(hooks)
+    sums = grads.aggregate(contribution, groups, _limits(mechanism, mechanism.bound(thresholds)))
+    return ClippedSum.of(sums, sampling), tuple(hooks)
+
+
+def _limits(mechanism: Mechanism, bound: jax.Array) -> Limits:
+    threshold = mechanism.threshold
+    return Limits(bound, threshold.sensitivity if isinstance(threshold, Threshold) else 0.0)
 
 
 def _after(

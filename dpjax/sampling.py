@@ -1,5 +1,6 @@
 """How batches are drawn. The same record draws the batches and is accounted."""
 
+import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -9,9 +10,11 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import _checks, noise
 from dpjax._record import Record
+from dpjax.spmd import leading_axes
 
 __all__ = ["Drawn", "FixedSize", "FullBatch", "Packed", "Poisson", "Sampling", "TruncatedPoisson"]
 
@@ -21,7 +24,7 @@ _MOST_ROWS = 2**31 - 1  # row numbers are int32
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("indices", "size", "start"),
-    meta_fields=("sampling", "length"),
+    meta_fields=("sampling", "length", "sharding"),
 )
 @dataclass(frozen=True)
 class Drawn:
@@ -33,6 +36,8 @@ class Drawn:
         start: the first row of the range; 0 for the whole data set.
         sampling: the sampling that drew it.
         length: the number of rows in the range, and of the data it is used with.
+        sharding: how the rows are split over devices, and with them the arrays above, which then
+            have a leading axis; None if that was not said.
 
     Privacy:
         Which rows were drawn, and how many, must stay secret: amplification by sampling relies on
@@ -44,6 +49,7 @@ class Drawn:
     start: jax.Array
     sampling: "Sampling"
     length: int
+    sharding: NamedSharding | None = None
 
     def rows(self) -> np.ndarray:
         """Returns the row numbers as a NumPy array, without padding; outside `jit` only.
@@ -52,15 +58,25 @@ class Drawn:
             >>> FullBatch(3).draw(jax.random.key(0), step=0).rows()
             array([0, 1, 2], dtype=int32)
         """
-        return np.asarray(self.indices)[: int(self.size)]
+        parts = np.atleast_2d(np.asarray(self.indices))
+        sizes = np.atleast_1d(np.asarray(self.size))
+        return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def packed(self) -> "Packed":
         """Returns the batch for use with rows that were gathered elsewhere, in the order of `rows`.
+
+        Raises:
+            ValueError: if it was drawn with a sharding: its rows lie on the devices.
 
         Example:
             >>> FullBatch(3).draw(jax.random.key(0), step=0).packed().indices.tolist()
             [0, 1, 2]
         """
+        if self.sharding is not None:
+            raise ValueError(
+                "a batch drawn with a sharding is gathered on its devices: expected one drawn "
+                "without, for rows that were gathered elsewhere"
+            )
         return Packed(self.indices, self.size, self.sampling)
 
 
@@ -119,6 +135,7 @@ class Sampling(Record):
         key: chex.PRNGKey,
         step: chex.Numeric,
         part: tuple[chex.Numeric, int] | None = None,
+        sharding: NamedSharding | None = None,
     ) -> Drawn:
         """Draws the batch of a step. Works in `jit`: its shape is fixed, its rows increase.
 
@@ -133,10 +150,14 @@ class Sampling(Record):
                 ``start, ..., start + rows - 1``. `start` may be traced, as from
                 `jax.lax.axis_index`. `Poisson` draws only for these rows; the others draw for all N
                 and keep the part.
+            sharding: how the rows of the data are split over a mesh, ``data.sharding``: each device
+                then draws for the rows that it holds. The data has as many rows on each device, and
+                so up to a row a device more than N at its end, which are never drawn.
 
         Raises:
             TypeError: if `key` is not a JAX key.
-            ValueError: if the number of rows is unknown or does not fit int32.
+            ValueError: if the number of rows is unknown or does not fit int32, or both `part` and
+                `sharding` are given.
 
         Example:
             >>> sampling = Poisson(batch_size=2, dataset_size=4)
@@ -152,6 +173,10 @@ class Sampling(Record):
             raise ValueError(
                 f"dataset_size = {self.dataset_size}: expected at most 2^31 - 1 rows to draw from"
             )
+        if sharding is not None:
+            if part is not None:
+                raise ValueError(f"part = {part!r} with a sharding: expected one of them")
+            return _drawn_by_shard(self, noise.checked_key(key), jnp.asarray(step), sharding)
         start, length = (0, self.dataset_size) if part is None else part
         length = _checks.integer("part[1]", length, at_least=1)
         if isinstance(start, int | np.integer):
@@ -439,6 +464,30 @@ def _drawn(
         sampling,
         length,
     )
+
+
+def _drawn_by_shard(
+    sampling: Sampling, key: jax.Array, step: jax.Array, sharding: NamedSharding
+) -> Drawn:
+    """Draws on each device for the rows it holds; no device learns of another's."""
+    axes = leading_axes(sharding)
+    context = jax.sharding.get_abstract_mesh()  # its axes may be automatic for the time being
+    mesh = sharding.mesh if context.empty else context
+    shards = math.prod(mesh.shape[axis] for axis in axes)
+    length = -(-(sampling.dataset_size or 0) // shards)
+
+    def of_device(key: jax.Array, step: jax.Array) -> tuple[jax.Array, ...]:
+        shard = jax.lax.axis_index(axes) if axes else jnp.int32(0)
+        own = _drawn(sampling, key, step, shard * length, length)
+        return own.indices[None], own.size[None], own.start[None]
+
+    everywhere, split = PartitionSpec(), PartitionSpec(axes)
+    by_device = jax.shard_map(
+        of_device, mesh=mesh, in_specs=(everywhere, everywhere), out_specs=split
+    )
+    indices, size, start = by_device(key, step)
+    where = NamedSharding(sharding.mesh, split)
+    return Drawn(indices, size, start, sampling, shards * length, where)
 
 
 def _every_row(dataset_size: int, like: jax.Array) -> jax.Array:

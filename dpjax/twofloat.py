@@ -20,6 +20,7 @@ __all__ = [
     "accumulation_dtype",
     "added",
     "of_integer",
+    "pair_sum",
     "row_sum",
     "two_sum",
     "weighted_row_sum",
@@ -178,6 +179,22 @@ def row_sum(rows: jax.Array) -> TwoFloat:
             totals = [jnp.append(t, x[None], axis=0) for t, x in zip(totals, last, strict=True)]
         pair = (totals[0], totals[1])
     return TwoFloat(*_normalised(*_reduced(pair, axis=0)))
+
+
+def pair_sum(pairs: TwoFloat) -> TwoFloat:
+    """Returns the sum over the leading axis of every leaf, itself a pair.
+
+    >>> pairs = TwoFloat(jnp.float32([1, 2**30]), jnp.float32([2**-30, 0]))
+    >>> [float(half) for half in pair_sum(pairs)]
+    [1073741824.0, 1.0]
+    """
+
+    def summed(hi: jax.Array, lo: jax.Array) -> TwoFloat:
+        if hi.dtype != jnp.float32:
+            return row_sum(hi)
+        return TwoFloat(*_normalised(*_reduced((hi, lo), axis=0)))
+
+    return TwoFloat(*_unzipped(jax.tree.map(lambda *pair: tuple(summed(*pair)), *pairs), pairs.hi))
 
 
 def _reduced(pair: Any, axis: int) -> Any:

@@ -31,9 +31,11 @@ ROOMS = [
     "rules",
     "schedules",
     "twofloat",
+    "devices",
+    "device_sums",
+    "spmd",
     "noise",
     "sampling",
-    "devices",
     "gradients",
     "batch_sums",
     "thresholds",
@@ -116,7 +118,7 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
     allowed = {"rules": {"_checks", "_record", "rules"}, "gradients": {"_checks", "_record"}}
     allowed["schedules"] = {"_checks", "_record", "schedules"}
     # What a batch looks like, how it is added up, and where.
-    allowed["gradients"] |= {"gradients", "sampling", "twofloat", "devices"}
+    allowed["gradients"] |= {"gradients", "sampling", "twofloat", "devices", "device_sums", "spmd"}
     for path in files():
         if room(path) in allowed:
             rooms = {n.split(".")[1] for n in imported(path) if n.startswith("dpjax.")}

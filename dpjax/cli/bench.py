@@ -21,7 +21,7 @@ from dpjax.cli.experiment import read_experiment
 from dpjax.cli.flags import add_config_flag
 from dpjax.gradients.per_example import ENGINES
 from dpjax.train.config import Experiment
-from dpjax.train.optimizer import build_optimizer
+from dpjax.train.plan import build_optimizer
 from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.task import Examples, examples_of
 

@@ -2,6 +2,7 @@
 
 from dpjax.data.base import Dataset, Pixels, RandomAccess, Split
 from dpjax.data.fetching import fetch
+from dpjax.data.fingerprint import HASHED_ROWS, fingerprints
 from dpjax.data.loading import load
 from dpjax.data.own import Rows, from_function, read_file
 from dpjax.data.registry import DATASETS, data_directory, source_of
@@ -10,6 +11,7 @@ from dpjax.data.verify import Status, status
 
 __all__ = [
     "DATASETS",
+    "HASHED_ROWS",
     "Archive",
     "Dataset",
     "File",
@@ -22,6 +24,7 @@ __all__ = [
     "Status",
     "data_directory",
     "fetch",
+    "fingerprints",
     "from_function",
     "load",
     "read_file",

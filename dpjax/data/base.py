@@ -89,6 +89,8 @@ class Dataset:
             x, y = split if isinstance(split, Split) else _some(split)
             if len(x) != len(y):
                 raise ValueError(f"{self.name}: {len(x)} {part} examples, {len(y)} labels")
+            if x.dtype.kind not in "uif":
+                raise TypeError(f"{self.name}: {part} examples of {x.dtype}: expected numbers")
             if not np.issubdtype(y.dtype, np.integer):
                 raise TypeError(f"{self.name}: {part} labels of {y.dtype}: expected integers")
             if y.ndim == 2 and y.shape[1] != classes:

@@ -10,15 +10,22 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
+from jax.sharding import AbstractMesh
 
+from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
 from dpjax.devices import varying
 from dpjax.gradients.groups import GroupIndex, Groups, group_index
 from dpjax.gradients.rows import Chunk, Rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
-from dpjax.twofloat import TwoFloat, added, row_sum
+from dpjax.spmd import as_automatic, as_explicit, automatic_axes
+from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
 
 __all__ = ["BatchSums", "PerExampleGrads", "Program"]
+
+# By how much the noise may grow so that gradients travel between devices in 4 bytes a number; if it
+# had to grow by more, they travel in 8.
+MOST_REROUNDED = 2.0**-5
 
 
 class BatchSums(NamedTuple):
@@ -91,17 +98,20 @@ class PerExampleGrads:
         like: chex.ArrayTree,
         zero: jax.Array | None = None,
         sampling: Sampling | None = None,
+        mesh: AbstractMesh | None = None,
     ) -> None:
         """Takes the pass over one chunk, the rows, and a pytree shaped like the sum.
 
         `zero` differs by device as the engine's results do, inside `shard_map`. `sampling` is what
-        drew the batch; None if that is not known.
+        drew the batch; None if that is not known. `mesh` has explicit axes, which are automatic in
+        the arrays given here; None if it has none.
         """
         self._run = run
         self._rows = rows
         self._like = like
         self._zero = zero
         self._sampling = sampling
+        self._mesh = mesh
         self._known: dict[str, tuple[Any, Any]] = {}
         self._reported = self._known
 
@@ -111,6 +121,11 @@ class PerExampleGrads:
         return self._like
 
     @property
+    def mesh(self) -> AbstractMesh | None:
+        """The mesh with explicit axes, on which `aggregate` computes with automatic ones."""
+        return self._mesh
+
+    @property
     def sampling(self) -> Sampling | None:
         """What drew the batch; None for a batch by hand."""
         return self._sampling
@@ -118,17 +133,17 @@ class PerExampleGrads:
     @property
     def real(self) -> jax.Array:
         """(B,) bool, False for padding."""
-        return self._rows.real_at(jnp.arange(self._rows.size))
+        return self._evaluated(self._rows.real_rows)
 
     @property
     def losses(self) -> jax.Array:
         """(B,) losses; 0 for padding. After `tx.update` they come from its pass."""
-        return self._report()[0]
+        return self._evaluated(self._report)[0]
 
     @property
     def aux(self) -> chex.ArrayTree:
         """What the loss returned beside its value, with a leading axis; see `has_aux`."""
-        return self._report()[1]
+        return self._evaluated(self._report)[1]
 
     @property
     def norms(self) -> jax.Array:
@@ -138,7 +153,7 @@ class PerExampleGrads:
     @property
     def vectors(self) -> chex.ArrayTree:
         """The gradients themselves, a pytree with a leading axis; only if the engine holds them."""
-        return self._stack(lambda chunk: _materialised(chunk).grads)
+        return self._evaluated(lambda: self._stack(lambda chunk: _materialised(chunk).grads))
 
     @property
     def traced(self) -> bool:
@@ -180,7 +195,7 @@ class PerExampleGrads:
     def group_norms(self, groups: Groups) -> jax.Array:
         """Returns (B, G) L2 norms by group; a row that is not finite is +inf in all groups."""
         index = group_index(groups, self._like)
-        return self._stack(lambda chunk: chunk.norms(index))
+        return self._evaluated(lambda: self._stack(lambda chunk: chunk.norms(index)))
 
     def weighted_sum(self, weights: chex.Array, groups: Groups = None) -> chex.ArrayTree:
         """Returns ``sum_i w_i g_i``, a pytree shaped like the parameters, in float32 or wider.
@@ -192,16 +207,26 @@ class PerExampleGrads:
         index = group_index(groups, self._like)
         shape = (self._rows.size, len(index.names))
         weights = _checked_weights(weights, shape[:1] if groups is None else shape)
-        columns = weights.reshape(shape)
+        weights = as_automatic(weights, self._mesh)
+        with automatic_axes(self._mesh):
+            columns = weights.reshape(shape)
 
         def body(chunk: ChunkGrads, start: Any) -> Any:
-            position = jnp.minimum(start + jnp.arange(self._rows.chunk), self._rows.size - 1)
-            return _kept_sum(chunk, chunk.norms(index), columns[position], index), ()
+            inside = jnp.minimum(start + jnp.arange(self._rows.step), self._rows.length - 1)
+            own = self._rows.of_shards(columns, inside)
+            return _kept_sum(chunk, chunk.norms(index), own, index), ()
 
-        return self._sum(body)[0].hi
+        def total() -> Any:
+            sums = self._sum(body)[0]
+            return sums.hi if self._rows.shards.count == 1 else pair_sum(sums).hi
+
+        return self._evaluated(total, self._like)
 
     def aggregate(
-        self, fn: Callable[[jax.Array], tuple[jax.Array, chex.ArrayTree]], groups: Groups = None
+        self,
+        fn: Callable[[jax.Array], tuple[jax.Array, chex.ArrayTree]],
+        groups: Groups = None,
+        limits: Limits | None = None,
     ) -> BatchSums:
         """Returns ``sum_i w_i g_i`` and ``sum_i s_i`` in one pass over the chunks.
 
@@ -214,6 +239,9 @@ class PerExampleGrads:
                 norms are never below the true ones, so that a bound on ``w_i n_i`` is one on
                 ``|w_i g_i|``.
             groups: None, "per_leaf", or a params-prefix pytree of labels.
+            limits: public bounds on what one row adds to a coordinate of either sum. Where rows lie
+                on several devices, the devices' sums are put on a grid made from them, and added as
+                integers; without limits they are added in two floats, which moves more bytes.
 
         Example:
             >>> import dpjax
@@ -235,23 +263,56 @@ class PerExampleGrads:
             weights = _checked_weights(weights, shown.shape).reshape(norms.shape)
             total = _kept_sum(chunk, norms, weights, index)
             leaves, treedef = jax.tree.flatten(statistics)
-            sums = [row_sum(_zero_padding(leaf, chunk.real)) for leaf in leaves]
+            sums_of = self._rows.shards.each(row_sum)
+            sums = [sums_of(_zero_padding(leaf, chunk.real)) for leaf in leaves]
             halves = zip(*sums, strict=True) if sums else ((), ())
-            figures.append(chunk.rerounding(self._rows.likely or self._rows.size))
+            figures.append(chunk.rerounding(self._rows.likely))
             both = TwoFloat(
                 *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
             )
             return both, _zero_padding(chunk.aux, chunk.real)
 
-        ((gradient, statistic), (gradient_low, statistic_low)), report = self._sum(body)
-        if report:
-            self._remember(self._reported, "report", report)
+        with automatic_axes(self._mesh):
+            sums, report = self._sum(body)
+            if report:
+                self._remember(self._reported, "report", report)
+            total, off = self._over_shards(sums, limits)
+        (gradient, statistic), (gradient_low, statistic_low) = total
         return BatchSums(
             TwoFloat(gradient, gradient_low),
             TwoFloat(statistic, statistic_low),
             self._rows.size,
-            max(figures),
+            max(figures) + off,
         )
+
+    def _over_shards(self, sums: TwoFloat, limits: Limits | None) -> tuple[TwoFloat, float]:
+        """Returns the sums over all shards, and what that adds to their rerounding.
+
+        Each device has summed its own rows over all chunks; this is the one place where they speak
+        of whole gradients.
+        """
+        rows, shards = self._rows, self._rows.shards.count
+        if shards == 1:
+            return sums, 0.0
+        if limits is None:
+            return pair_sum(sums), 0.0
+        (gradient, statistic), (gradient_low, statistic_low) = sums
+        coordinates = sum(leaf.size for leaf in jax.tree.leaves(gradient)) // shards
+        # Of a drawn batch every row has its device: one more row changes one device's sum. Rows of
+        # a batch by hand move when one is put in front of them, and all devices' sums with them.
+        changed = 1 if rows.indices is not None else shards
+        off = changed * one_limb(coordinates, rows.likely)
+        of_gradient = TwoFloat(gradient, gradient_low)
+        if off <= MOST_REROUNDED:
+            total = grid_sum(of_gradient, rows.likely * limits.gradient, shards)
+        else:
+            most = jax.tree.map(lambda _: rows.size * limits.gradient, gradient)
+            total = limb_sum(of_gradient, most, shards)
+            off = rows.size * off_grid(coordinates, shards)
+        most = jax.tree.map(lambda _: rows.size * limits.statistic, statistic)
+        counted = limb_sum(TwoFloat(statistic, statistic_low), most, shards)
+        both = zip(total, counted, strict=True)
+        return TwoFloat(*both), off
 
     def __contains__(self, name: object) -> bool:
         """Is False: Flax's TrainState asks gradients for a key of its own before it updates."""
@@ -271,9 +332,20 @@ class PerExampleGrads:
 
     def _changed(self, run: Pass) -> "PerExampleGrads":
         """Returns gradients that are computed otherwise; they report to this object."""
-        made = PerExampleGrads(run, self._rows, self._like, self._zero, self._sampling)
+        made = PerExampleGrads(run, self._rows, self._like, self._zero, self._sampling, self._mesh)
         made._reported = self._reported
         return made
+
+    def _evaluated(self, evaluate: Callable[[], Any], like: Any = None) -> Any:
+        """Evaluates with automatic axes; results lie as `like`, or as the rows do."""
+        with automatic_axes(self._mesh):
+            found = evaluate()
+        if self._mesh is not None and like is None:
+            rows = self._rows.shards.sharding
+            like = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), found
+            )
+        return as_explicit(found, self._mesh, like)
 
     def _remember(self, known: dict[str, tuple[Any, Any]], name: str, value: Any) -> None:
         known[name] = (get_opaque_trace_state(), value)
@@ -312,10 +384,10 @@ class PerExampleGrads:
 
         def step(start: Any, carry: tuple[TwoFloat, Any]) -> tuple[TwoFloat, Any]:
             total, more = at(start)
-            return added(carry[0], total), _written(carry[1], more, start)
+            return added(carry[0], total), self._written(carry[1], more, start)
 
         total, laid_out = self._loop((sums, self._buffers(rows)), step)
-        return total, jax.tree.map(lambda full: full[: self._rows.size], laid_out)
+        return total, self._in_order(laid_out)
 
     def _stack(self, body: Callable[[ChunkGrads], Any]) -> Any:
         """Lays the rows of `body` over the chunks end to end; 0 for padding."""
@@ -327,17 +399,35 @@ class PerExampleGrads:
             return _zero_padding(body(chunk), chunk.real)
 
         buffers = self._buffers(jax.eval_shape(at, 0))
-        laid_out = self._loop(buffers, lambda start, full: _written(full, at(start), start))
-        return jax.tree.map(lambda full: full[: self._rows.size], laid_out)
+        laid_out = self._loop(buffers, lambda start, full: self._written(full, at(start), start))
+        return self._in_order(laid_out)
 
     def _buffers(self, rows: Any) -> Any:
-        size = -(-self._rows.size // self._rows.chunk) * self._rows.chunk
-        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape[1:]), s.dtype), rows)
+        shards, step = self._rows.shards.count, self._rows.step
+        size = -(-self._rows.length // step) * step
+        return jax.tree.map(
+            lambda s: jax.ShapeDtypeStruct((shards, size, *s.shape[1:]), s.dtype), rows
+        )
+
+    def _written(self, full: Any, part: Any, start: Any) -> Any:
+        """Returns the buffers with the rows of a chunk in the places of its shards."""
+        shape = (self._rows.shards.count, self._rows.step)
+        return jax.tree.map(
+            lambda f, p: jax.lax.dynamic_update_slice_in_dim(
+                f, p.reshape(*shape, *p.shape[1:]), start, 1
+            ),
+            full,
+            part,
+        )
+
+    def _in_order(self, buffers: Any) -> Any:
+        length = self._rows.length
+        return jax.tree.map(lambda full: full[:, :length].reshape(-1, *full.shape[2:]), buffers)
 
     def _loop(self, shapes: Any, body: Callable[[Any, Any], Any]) -> Any:
         """Runs ``carry = body(start, carry)`` over the chunks in use, from zeros."""
         init = jax.tree.map(lambda s: varying(jnp.zeros(s.shape, s.dtype), self._zero), shapes)
-        step = self._rows.chunk
+        step = self._rows.step
         return jax.lax.fori_loop(0, self._rows.chunks, lambda i, c: body(i * step, c), init)
 
 
@@ -361,12 +451,6 @@ def _zero_padding(tree: Any, real: jax.Array) -> Any:
         return jnp.where(real.reshape(shape), leaf, jnp.zeros_like(leaf))
 
     return jax.tree.map(masked, tree)
-
-
-def _written(full: Any, part: Any, start: Any) -> Any:
-    return jax.tree.map(
-        lambda f, p: jax.lax.dynamic_update_slice_in_dim(f, p, start, 0), full, part
-    )
 
 
 def _never_too_short(norms: jax.Array) -> jax.Array:

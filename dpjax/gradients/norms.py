@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.spmd import mesh_of
 from dpjax.twofloat import accumulation_dtype
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "norms_of",
     "power_of_two",
     "row_norms",
+    "row_squares",
     "settled",
 ]
 
@@ -63,26 +65,27 @@ def row_norms(
         >>> [f"{n:.4g}" for n in row_norms([big], (0,), 1, jnp.ones(3, bool))[:, 0]]
         ['1e+20', '5e-30', 'inf']
     """
-    wide = [
-        leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:])).astype(accumulation_dtype(leaf))
-        for leaf in leaves
-    ]
+    wide = [leaf.astype(accumulation_dtype(leaf)) for leaf in leaves]
     members = [[i for i, g in enumerate(group_of_leaf) if g == j] for j in range(groups)]
 
     def squares(scales: Sequence[jax.Array] | None) -> jax.Array:
         columns = []
         for j, mine in enumerate(members):
-            scale = None if scales is None else scales[j][:, None]
-            rows_of = [wide[i] if scale is None else wide[i] * scale for i in mine]
-            columns.append(_pairwise_sum([jnp.sum(x * x, axis=1) for x in rows_of]))
+            rows_of = [wide[i] for i in mine]
+            if scales is not None:
+                rows_of = [x * _column(scales[j], x.ndim) for x in rows_of]
+            columns.append(_pairwise_sum([row_squares(x) for x in rows_of]))
         return jnp.stack(columns, axis=-1)
 
     def scaled() -> jax.Array:
         largest = [
             jnp.max(
-                jnp.stack([jnp.max(jnp.abs(wide[i]), axis=1, initial=0.0) for i in mine]), axis=0
+                jnp.stack(
+                    [jnp.max(jnp.abs(x), axis=_all_but_first(x), initial=0.0) for x in rows_of]
+                ),
+                axis=0,
             )
-            for mine in members
+            for rows_of in ([wide[i] for i in mine] for mine in members)
         ]
         powers = [power_of_two(x) for x in largest]
         norms = jnp.sqrt(squares([scale for scale, _ in powers]))
@@ -99,6 +102,28 @@ def row_norms(
         lambda: jnp.where(safe, jnp.sqrt(plain), scaled()),
     )
     return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
+
+
+def row_squares(rows: jax.Array) -> jax.Array:
+    """Returns the sum of the squares of each row.
+
+    A row's axes are made one first, which is the fastest to sum over; on a mesh they may be split
+    over devices, and one axis made of several could not be: the rows would be gathered.
+
+    >>> row_squares(jnp.array([[[1.0, 2.0], [0.0, 2.0]]])).tolist()
+    [9.0]
+    """
+    if mesh_of(rows) is None:
+        rows = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+    return jnp.sum(rows * rows, axis=_all_but_first(rows))
+
+
+def _all_but_first(leaf: jax.Array) -> tuple[int, ...]:
+    return tuple(range(1, leaf.ndim))
+
+
+def _column(values: jax.Array, ndim: int) -> jax.Array:
+    return values.reshape((-1,) + (1,) * (ndim - 1))
 
 
 def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from dpjax import _checks
 from dpjax.devices import varying, varying_zero
@@ -18,6 +19,7 @@ from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import Rows, batch_rows, drawn_rows, leading_size, packed_rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk, vmap_engine
 from dpjax.sampling import Drawn, Packed
+from dpjax.spmd import as_automatic, automatic_axes, explicit_mesh, leading_axis
 
 __all__ = ["ENGINES", "as_per_example_grads", "merged", "per_example_grads", "trainable"]
 
@@ -34,6 +36,7 @@ def per_example_grads(
     engine: str = "auto",
     chunk: int | None = None,
     has_aux: bool = False,
+    sharding: NamedSharding | None = None,
 ) -> Callable[..., PerExampleGrads]:
     """Turns the loss of one example into per-example gradients of a batch.
 
@@ -56,6 +59,10 @@ def per_example_grads(
             as nearly all batches have. Memory is that of `chunk` gradients.
         has_aux: whether the loss returns ``(loss, aux)``; `aux`, a pytree of arrays, is then
             stacked in ``grads.aux``. Losses and aux are private.
+        sharding: how the rows of a batch are split over a mesh with automatic axes, for instance
+            ``NamedSharding(mesh, PartitionSpec("data"))``. Results do not depend on it; with it,
+            rows stay on their devices where the compiler could choose otherwise. Explicit axes say
+            so themselves.
 
     Returns:
         ``grads_of(params, data, drawn, key=None)``, which gathers what ``sampling.draw`` drew
@@ -97,9 +104,26 @@ def per_example_grads(
         *,
         mask: chex.Array | None = None,
     ) -> PerExampleGrads:
-        own = trainable(params)
+        like = _shapes(trainable(params))
         _check_key(key)
-        rows = _rows(batch, drawn, mask, chunk)
+        told = leading_axis(batch) or sharding
+        mesh = explicit_mesh(like, batch)
+        given = as_automatic((params, batch, drawn, key, mask), mesh)
+        with automatic_axes(mesh):
+            program, rows, zero = prepared(*given, told)
+        sampling = None if drawn is None else drawn.sampling
+        return PerExampleGrads(program, rows, like, zero, sampling, mesh)
+
+    def prepared(
+        params: chex.ArrayTree,
+        batch: chex.ArrayTree,
+        drawn: Drawn | Packed | None,
+        key: chex.PRNGKey | None,
+        mask: chex.Array | None,
+        told: NamedSharding | None,
+    ) -> tuple[Program, Rows, jax.Array | None]:
+        own = trainable(params)
+        rows = _rows(batch, drawn, mask, chunk, told)
         # One object where it can be, since JAX caches traces by it.
         held = len(jax.tree.leaves(own)) < len(jax.tree.leaves(params))
         loss = _of_trainable(reporting, params) if held else reporting
@@ -108,9 +132,7 @@ def per_example_grads(
         # devices before clipping; each device differentiates its own copy instead.
         zero = varying_zero(rows.arrays, own)
         copies = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), own)
-        program = Program(loss, engine, ENGINES, copies, key)
-        sampling = None if drawn is None else drawn.sampling
-        return PerExampleGrads(program, rows, _shapes(own), zero, sampling)
+        return Program(loss, engine, ENGINES, copies, key), rows, zero
 
     return grads_of
 
@@ -171,16 +193,20 @@ def _of_trainable(
 
 
 def _rows(
-    batch: chex.ArrayTree, drawn: Drawn | Packed | None, mask: chex.Array | None, chunk: int | None
+    batch: chex.ArrayTree,
+    drawn: Drawn | Packed | None,
+    mask: chex.Array | None,
+    chunk: int | None,
+    sharding: NamedSharding | None,
 ) -> Rows:
     if drawn is None:
-        return batch_rows(batch, mask, chunk)
+        return batch_rows(batch, mask, chunk, sharding)
     if mask is not None:
         raise ValueError("mask with a drawn batch: expected none, the batch knows its padding")
     if isinstance(drawn, Drawn):
-        return drawn_rows(batch, drawn, chunk)
+        return drawn_rows(batch, drawn, chunk, sharding)
     if isinstance(drawn, Packed):
-        return packed_rows(batch, drawn, chunk)
+        return packed_rows(batch, drawn, chunk, sharding)
     raise TypeError(
         f"drawn = {type(drawn).__name__}: expected what sampling.draw returned, or mask= for a "
         "batch by hand"
@@ -225,12 +251,28 @@ def as_per_example_grads(
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             name = jax.tree_util.keystr(path)
             raise TypeError(f"grads{name} has dtype {leaf.dtype}: expected floating-point numbers")
-    rows = batch_rows(settled(grads), mask, None)
-    return PerExampleGrads(lambda part: MaterialisedChunk(part.examples, part.real), rows, like)
+    mesh = explicit_mesh(grads)
+    told = leading_axis(grads)
+    grads, mask = as_automatic((grads, mask), mesh)
+    with automatic_axes(mesh):
+        rows = batch_rows(settled(grads), mask, None, told)
+    return PerExampleGrads(
+        lambda part: MaterialisedChunk(part.examples, part.real, shards=part.shards),
+        rows,
+        like,
+        mesh=mesh,
+    )
 
 
 def _shapes(tree: chex.ArrayTree) -> chex.ArrayTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+    """Returns shapes and dtypes, and how explicit axes of a mesh split them."""
+
+    def one(leaf: Any) -> jax.ShapeDtypeStruct:
+        explicit = explicit_mesh(leaf) is not None
+        sharding = jax.typeof(leaf).sharding if explicit else None
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
+
+    return jax.tree.map(one, tree)
 
 
 def _shapes_only(tree: chex.ArrayTree) -> list[tuple[int, ...]]:

@@ -1,13 +1,20 @@
-"""The rows of a batch, taken a fixed number at a time."""
+"""The rows of a batch, taken a fixed number at a time.
+
+Under automatic SPMD the rows lie on several devices, in shards of equal length. A chunk then takes
+as many rows from each shard, so that every device computes its own part of every chunk, and no row
+leaves its device.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from dpjax.sampling import Drawn, Packed
+from dpjax.spmd import WHOLE, Shards
 
 __all__ = [
     "Chunk",
@@ -21,11 +28,19 @@ __all__ = [
 
 
 class Chunk(NamedTuple):
-    """Some rows: the examples, which of them are real, and their numbers in the whole data set."""
+    """Some rows.
+
+    Attributes:
+        examples: a pytree with a leading axis.
+        real: which of them are real.
+        row: their numbers in the whole data set.
+        shards: how they lie on devices.
+    """
 
     examples: Any
     real: jax.Array
     row: jax.Array
+    shards: Shards = WHOLE
 
 
 @dataclass(frozen=True)
@@ -34,14 +49,16 @@ class Rows:
 
     Args:
         data: pytree with a leading axis.
-        size: the number of positions.
-        chunk: positions per chunk.
+        size: the number of positions, as many in each shard.
+        chunk: positions per chunk, as many from each shard.
         real: (size,) bool, False for padding; None when every position is real.
-        indices: (size,) the row of `data` behind each position; None for row = position.
-        count: number of leading positions in use, possibly traced; None for all of them.
-        numbers: (size,) the row's number in the whole data set; None where `data` is all of it.
-        likely: how many positions are in use at most, but with a probability of about 1e-9; None
+        indices: (size,) the row of the shard's data behind each position; None for row = position.
+        count: (shards,) the number of leading positions of each shard in use, possibly traced; None
             for all of them.
+        numbers: (size,) the row's number in the whole data set; None where `data` is all of it.
+        share: how many positions of a shard are in use at most, but with a probability of about
+            1e-9; None for all of them.
+        shards: how data and positions lie on devices.
     """
 
     data: Any
@@ -51,7 +68,8 @@ class Rows:
     indices: jax.Array | None = None
     count: jax.Array | None = None
     numbers: jax.Array | None = None
-    likely: int | None = None
+    share: int | None = None
+    shards: Shards = WHOLE
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -64,42 +82,91 @@ class Rows:
         return self.chunk >= self.size
 
     @property
+    def length(self) -> int:
+        """Positions in a shard."""
+        return self.size // self.shards.count
+
+    @property
+    def step(self) -> int:
+        """Positions that a chunk takes from each shard."""
+        return self.chunk // self.shards.count
+
+    @property
+    def likely(self) -> int:
+        """How many positions are in use at most, but with a probability of about 1e-9."""
+        return self.shards.count * (self.length if self.share is None else self.share)
+
+    @property
     def chunks(self) -> Any:
-        """The number of chunks in use: a Python int, or traced when `count` is."""
-        used = self.size if self.count is None else self.count
-        return (used + self.chunk - 1) // self.chunk
+        """The number of chunks in use: a Python int, or traced when `count` is.
+
+        It is the same on all devices, as it must be where a pass over a chunk makes them speak to
+        each other: that of the shard with the most rows.
+        """
+        used = self.length if self.count is None else jnp.max(self.count)
+        return (used + self.step - 1) // self.step
 
     def take(self, start: Any) -> Chunk:
-        """Gathers the chunk that begins at position `start`."""
-        position = start + jnp.arange(self.chunk)
-        inside = jnp.minimum(position, self.size - 1)
-        row = inside if self.indices is None else self.indices[inside]
-        rows = leading_size("data", self.data)
-        number = row if self.numbers is None else self.numbers[inside]
-        return Chunk(self._gather(jnp.clip(row, 0, rows - 1)), self.real_at(position), number)
+        """Gathers the chunk that begins at position `start` of every shard."""
+        offset = start + jnp.arange(self.step)
+        inside = jnp.minimum(offset, self.length - 1)
+        place = self.of_shards(jnp.arange(self.size), inside)
+        number = place if self.numbers is None else self.of_shards(self.numbers, inside)
+        if self.indices is None:
+            examples = jax.tree.map(
+                lambda leaf: self.of_shards(jnp.asarray(leaf), inside), self.data
+            )
+        else:
+            examples = self._gather(self.of_shards(self.indices, inside))
+        return Chunk(self.shards.pinned(examples), self._real(offset), number, self.shards)
 
-    def real_at(self, position: jax.Array) -> jax.Array:
-        """Returns which of these positions hold a real row."""
-        inside = jnp.minimum(position, self.size - 1)
-        real = position < (self.size if self.count is None else self.count)
+    def of_shards(self, leaf: jax.Array, offset: jax.Array) -> jax.Array:
+        """Returns what an array over all positions holds at these positions of every shard."""
+        if self.shards.count == 1:
+            return leaf[offset]
+        found = leaf.reshape(self.shards.count, self.length, *leaf.shape[1:])[:, offset]
+        return found.reshape(-1, *leaf.shape[1:])
+
+    def real_rows(self) -> jax.Array:
+        """Returns which positions hold a real row."""
+        return self._real(jnp.arange(self.length))
+
+    def _real(self, offset: jax.Array) -> jax.Array:
+        """Returns which of these positions of every shard hold a real row."""
+        inside = jnp.minimum(offset, self.length - 1)
+        count = jnp.full(self.shards.count, self.length) if self.count is None else self.count
+        real = (offset < count[:, None]).reshape(-1)
         if self.real is not None:
-            real &= self.real[inside]
+            real &= self.of_shards(self.real, inside)
         if self.indices is not None:
             # A row that does not exist is padding: clipping it would count a neighbour twice.
-            row = self.indices[inside]
-            real &= (row >= 0) & (row < leading_size("data", self.data))
+            row = self.of_shards(self.indices, inside)
+            real &= (row >= 0) & (row < leading_size("data", self.data) // self.shards.count)
         return real
 
     def all(self) -> Chunk:
         """Returns every position as one chunk, without a gather where row = position."""
         if self.indices is not None:
             return self.take(0)
-        position = jnp.arange(self.size)
-        number = position if self.numbers is None else self.numbers
-        return Chunk(self.data, self.real_at(position), number)
+        number = jnp.arange(self.size) if self.numbers is None else self.numbers
+        return Chunk(self.shards.pinned(self.data), self.real_rows(), number, self.shards)
 
     def _gather(self, index: jax.Array) -> Any:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], self.data)
+        """Returns these rows of the data, each from its own shard."""
+        rows = leading_size("data", self.data) // self.shards.count
+        index = jnp.clip(index, 0, rows - 1)
+        if self.shards.count == 1:
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], self.data)
+        of_shard = index.reshape(self.shards.count, -1)
+
+        def gathered(leaf: Any) -> jax.Array:
+            leaf = jnp.asarray(leaf)
+            parts = leaf.reshape(self.shards.count, rows, *leaf.shape[1:])
+            return jax.vmap(lambda part, own: part[own])(parts, of_shard).reshape(
+                index.shape + leaf.shape[1:]
+            )
+
+        return jax.tree.map(gathered, self.data)
 
 
 def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[Any, ...]:
@@ -112,7 +179,9 @@ def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[Any, ...]:
     return chunk.examples, jax.vmap(lambda row: jax.random.fold_in(key, row))(chunk.row)
 
 
-def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:
+def batch_rows(
+    batch: Any, mask: Any, chunk: int | None, sharding: NamedSharding | None = None
+) -> Rows:
     """Returns the rows of a batch; `mask` is (B,), nonzero for real rows."""
     size = leading_size("batch", batch)
     real = None
@@ -121,37 +190,76 @@ def batch_rows(batch: Any, mask: Any, chunk: int | None) -> Rows:
         if mask.shape != (size,):
             raise ValueError(f"mask has shape {mask.shape}: expected ({size},), one per row")
         real = mask > 0
-    return Rows(batch, size, _chunk_size(chunk, size), real=real)
+    shards = Shards.of(batch, size, sharding)
+    return Rows(batch, size, _chunk_size(chunk, size, shards), real=real, shards=shards)
 
 
-def drawn_rows(data: Any, drawn: Drawn, chunk: int | None) -> Rows:
+def drawn_rows(
+    data: Any, drawn: Drawn, chunk: int | None, sharding: NamedSharding | None = None
+) -> Rows:
     """Returns the rows of `data` that were drawn; `data` holds the rows that were drawn from."""
     if (rows := leading_size("data", data)) != drawn.length:
         raise ValueError(
             f"data has {rows} rows: expected the {drawn.length} that {drawn.sampling!r} drew from"
         )
-    size = drawn.indices.shape[0]
-    local = drawn.indices - drawn.start
-    count = jnp.clip(drawn.size, 0, size)
-    share = drawn.length / (drawn.sampling.dataset_size or drawn.length)
-    expected = share * (drawn.sampling.batch_size or size)
-    likely = _likely(expected, size)
+    shards = Shards.of(data, rows, drawn.sharding or sharding)
+    if drawn.sharding is None:
+        drawn = _by_shard(drawn, shards.count)
+    count, most = drawn.indices.shape
+    numbers = drawn.indices.reshape(-1)
+    local = (drawn.indices - drawn.start[:, None]).reshape(-1)
+    share = rows / count / (drawn.sampling.dataset_size or rows)
+    expected = share * (drawn.sampling.batch_size or rows)
     # There is room for all rows, of which few are drawn: one chunk holds 999 of 1000 batches.
-    chunk = _chunk_size(
-        math.ceil(expected + 3 * math.sqrt(expected)) if chunk is None else chunk, size
+    spare = 3 if count == 1 else 4
+    usual = count * math.ceil(expected + spare * math.sqrt(expected))
+    return Rows(
+        data,
+        count * most,
+        _chunk_size(usual if chunk is None else chunk, count * most, shards),
+        indices=local,
+        count=jnp.clip(drawn.size, 0, most),
+        numbers=numbers,
+        share=_likely(expected, most),
+        shards=shards,
     )
-    return Rows(data, size, chunk, indices=local, count=count, numbers=drawn.indices, likely=likely)
 
 
-def packed_rows(rows: Any, packed: Packed, chunk: int | None) -> Rows:
+def _by_shard(drawn: Drawn, shards: int) -> Drawn:
+    """Returns a batch drawn from all rows as one for each shard of them: row numbers increase."""
+    length = drawn.length // shards
+    most = min(drawn.indices.shape[0], length)
+    start = drawn.start + length * jnp.arange(shards, dtype=jnp.int32)
+    if shards == 1:
+        return replace(drawn, indices=drawn.indices[None], size=drawn.size[None], start=start)
+    taken = jnp.arange(drawn.indices.shape[0]) < drawn.size
+    below = (drawn.indices < start[:, None]) & taken
+    first = jnp.sum(below, axis=1, dtype=jnp.int32)
+    size = jnp.append(first[1:], drawn.size) - first
+    places = jnp.minimum(first[:, None] + jnp.arange(most), drawn.indices.shape[0] - 1)
+    return replace(drawn, indices=drawn.indices[places], size=size, start=start)
+
+
+def packed_rows(
+    rows: Any, packed: Packed, chunk: int | None, sharding: NamedSharding | None = None
+) -> Rows:
     """Returns the rows of a batch that was gathered elsewhere."""
     size = packed.indices.shape[0]
     if (given := leading_size("rows", rows)) != size:
         raise ValueError(f"rows has {given} rows: expected {size}, one for each packed index")
-    chunk = _chunk_size(chunk, size)
-    count = jnp.clip(packed.size, 0, size)
-    likely = _likely(packed.sampling.batch_size or size, size)
-    return Rows(rows, size, chunk, count=count, numbers=packed.indices, likely=likely)
+    shards = Shards.of(rows, size, sharding)
+    length = size // shards.count
+    # The real rows stand in front, and so on the first devices.
+    count = jnp.clip(packed.size - length * jnp.arange(shards.count), 0, length)
+    return Rows(
+        rows,
+        size,
+        _chunk_size(chunk, size, shards),
+        count=count,
+        numbers=packed.indices,
+        share=_likely(packed.sampling.batch_size or size, length),
+        shards=shards,
+    )
 
 
 def _likely(expected: float, most: int) -> int:
@@ -177,5 +285,6 @@ def leading_size(field: str, tree: Any) -> int:
     return next(iter(sizes))
 
 
-def _chunk_size(chunk: int | None, size: int) -> int:
-    return size if chunk is None else min(chunk, size)
+def _chunk_size(chunk: int | None, size: int, shards: Shards) -> int:
+    """Returns the rows of a chunk: as many from each shard, and at least one."""
+    return size if chunk is None else min(shards.count * -(-chunk // shards.count), size)

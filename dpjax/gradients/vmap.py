@@ -13,6 +13,7 @@ from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import row_norms, settled
 from dpjax.gradients.platforms import Platform, assumption, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
+from dpjax.spmd import WHOLE, Shards
 from dpjax.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "over_clean_rows", "vmap_engine"]
@@ -42,7 +43,10 @@ class ChunkGrads(Protocol):
         """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
 
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
-        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite.
+
+        If the rows of the chunk lie in several shards, the sum over each, along a leading axis.
+        """
 
     def rerounding(self, rows: int) -> float:
         """Returns how far one more row can move the weighted sum by rounding the others anew.
@@ -61,6 +65,7 @@ class MaterialisedChunk:
     grads: Any
     real: jax.Array
     aux: Any = ()
+    shards: Shards = WHOLE
 
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups."""
@@ -77,7 +82,7 @@ class MaterialisedChunk:
             jnp.max(jnp.abs(w) * n, initial=0.0) * _ROOM
             for w, n in zip(columns, lengths, strict=True)
         ]
-        sums = _weighted_sums(leaves, columns, most, keep, norms, assumption())
+        sums = _weighted_sums(leaves, columns, most, keep, norms, self.shards, assumption())
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def rerounding(self, rows: int) -> float:
@@ -94,7 +99,7 @@ class MaterialisedChunk:
             return jnp.where(finite.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, jnp.nan)
 
         mapped = settled(jax.tree.map(marked, jax.vmap(fn)(self.grads)))
-        return MaterialisedChunk(mapped, self.real, self.aux)
+        return MaterialisedChunk(mapped, self.real, self.aux, self.shards)
 
 
 def vmap_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> MaterialisedChunk:
@@ -110,23 +115,28 @@ def vmap_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> Materia
     data = loss_arguments(chunk, key)
     grads_of = jax.vmap(grad_fn, in_axes=(None, *(0 for _ in data)))
     (_, aux), grads = channels_last_convolutions(grads_of)(params, *data)
-    return MaterialisedChunk(settled(grads), chunk.real, aux)
+    grads, aux = chunk.shards.pinned((settled(grads), aux))
+    return MaterialisedChunk(grads, chunk.real, aux, chunk.shards)
 
 
 # Jitted, since an eager caller would recompile a bare cond each time.
-@partial(jax.jit, static_argnames="platform")
+@partial(jax.jit, static_argnames=("shards", "platform"))
 def _weighted_sums(
     leaves: list[jax.Array],
     columns: list[jax.Array],
     most: list[jax.Array],
     keep: jax.Array,
     norms: jax.Array,
+    shards: Shards,
     platform: Platform | None,
 ) -> list[TwoFloat]:
     del platform  # what is assumed is part of the program
 
     def sums(rows: list[jax.Array]) -> list[TwoFloat]:
-        return jax.tree.map(weighted_row_sum, columns, rows, most)
+        return [
+            shards.each(partial(weighted_row_sum, most=largest))(column, leaf)
+            for column, leaf, largest in zip(columns, rows, most, strict=True)
+        ]
 
     return by_platform(
         lambda platform, leaves: over_clean_rows(platform, sums, leaves, keep, norms), leaves

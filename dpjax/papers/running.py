@@ -15,8 +15,13 @@ from dpjax.data import Dataset
 from dpjax.models.nfnet_weights import read_nfnet
 from dpjax.papers.recipe import SeededRun
 from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
+<<<<<<< HEAD
 from dpjax.train import Experiment, load_dataset, train
 from dpjax.train.identity import Environment
+=======
+from dpjax.train import load_dataset, train
+from dpjax.train.identity import environment
+>>>>>>> main
 
 __all__ = ["NFNETS", "nfnet_path", "pretrained_path", "run_all"]
 
@@ -173,7 +178,7 @@ def _trained(
         _loaded.clear()  # one data set at a time
         _loaded[name] = load_dataset(experiment, data_dir)
     folder = store.work(run)
-    if folder.exists and folder.identity().environment != Environment.current():
+    if folder.exists and folder.identity().environment != environment():
         store.discard_work(run)  # begun under other versions, so it cannot be resumed
     begun = time.monotonic()
     result = train(experiment, _loaded[name], folder.path, resume=folder.exists)[0]

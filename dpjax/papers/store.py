@@ -129,7 +129,7 @@ def recorded(
         round(float(last["accuracy"]), 6),
         _number(last["threshold"]),
         round(seconds, 1),
-        folder.identity().environment.noise,
+        str(folder.identity().environment["noise"]),
     )
     points = [
         CurvePoint(

@@ -15,10 +15,11 @@ from dpjax.train.export import export
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import member_key, root_key
 from dpjax.train.loop import Preempted, Result
-from dpjax.train.mesh import LostProcessError, build_runner
+from dpjax.train.mesh import LostProcessError
+from dpjax.train.network import load_dataset
 from dpjax.train.plan import Plan, resolve
-from dpjax.train.pretrained import load_dataset
 from dpjax.train.run import Run
+from dpjax.train.runner import build_runner
 from dpjax.train.step import Program, TrainState, build_program
 from dpjax.train.training import train
 

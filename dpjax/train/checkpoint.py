@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +26,9 @@ from dpjax import _checks
 from dpjax.train import manifest
 from dpjax.train.manifest import Refused
 
-__all__ = ["CheckpointError", "Checkpoints", "Leaf", "Restored", "describe", "difference"]
+__all__ = ["CheckpointError", "Checkpoints", "Restored", "describe", "difference"]
 
-_FORMAT = "dpjax checkpoint 2"
+_FORMAT = "dpjax checkpoint 3"
 _FOLDER = re.compile(r"step_([0-9]{8,})")
 _UNFINISHED = re.compile(r"step_[0-9]{8,}\.orbax-checkpoint-tmp.*")
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
@@ -235,7 +235,7 @@ class Checkpoints:
             if path.is_dir() and not path.is_symlink()  # a link leads to someone else's
         )
 
-    def _checked(self, path: Path, expected: "list[Leaf]") -> dict[str, Any]:
+    def _checked(self, path: Path, expected: Mapping[str, str]) -> dict[str, Any]:
         """Returns the manifest of a checkpoint of this run, with sound files and `expected`."""
         content = manifest.read(path)
         if content.get("format") != _FORMAT:
@@ -247,76 +247,41 @@ class Checkpoints:
         if content.get("folder") != path.name:
             raise Refused(f"its folder was {content.get('folder')!r} when it was written")
         manifest.check_files(path, content["files"])
-        stored = _leaves(content.get("leaves"))
-        if stored is None or not isinstance(content.get("meta"), dict):
+        if not all(isinstance(content.get(name), dict) for name in ("leaves", "meta")):
             raise Refused("its manifest is not in the format of dpjax")
-        if why := difference(stored, expected):
+        if why := difference(content["leaves"], expected):
             raise Refused(why)
         return content
 
 
-class Leaf(NamedTuple):
-    """What is known of one leaf of a state beside its bytes.
-
-    Attributes:
-        path: where it stands in the tree, as `jax.tree_util.keystr` writes it.
-        shape: its shape.
-        dtype: its type: ``"float32"``, ``"key<fry>"``.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def kind(self) -> str:
-        """Type and shape, as in ``float32[2, 3]``."""
-        return f"{self.dtype}{list(self.shape)}"
-
-
-def describe(tree: Any) -> list[Leaf]:
-    """Returns the leaves of `tree`, in its order; no array is read.
+def describe(tree: Any) -> dict[str, str]:
+    """Returns the type and shape of every leaf by its path; no array is read.
 
     Example:
         >>> describe({"w": np.zeros((2, 3), np.float32), "nothing": None})
-        [Leaf(path="['w']", shape=(2, 3), dtype='float32')]
+        {"['w']": 'float32[2, 3]'}
     """
-    found = []
+    found = {}
     for path, value in _flat(tree):
         if not isinstance(value, _ARRAYS):
             raise TypeError(f"leaf {path} = {value!r}: expected an array of JAX or NumPy")
         if not _is_key(value) and value.dtype.kind in "OSUMm":
             raise TypeError(f"leaf {path}: expected numbers, got an array of {value.dtype}")
-        found.append(Leaf(path, tuple(value.shape), str(value.dtype)))
+        found[path] = f"{value.dtype}{list(value.shape)}"
     return found
 
 
-def difference(stored: Sequence[Leaf], expected: Sequence[Leaf]) -> str | None:
+def difference(stored: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
     """Returns one clause on the first leaf in which two states differ, or None."""
-    here, wanted = ({leaf.path: leaf for leaf in leaves} for leaves in (stored, expected))
-    for path, leaf in wanted.items():
-        if path not in here:
-            return f"leaf {path} {leaf.kind} is not stored"
-        if here[path].kind != leaf.kind:
-            return f"leaf {path} is stored as {here[path].kind}, expected {leaf.kind}"
-    for path, leaf in here.items():
-        if path not in wanted:
-            return f"leaf {path} is stored as {leaf.kind}, expected no such leaf"
-    # Arrays are stored by their number: fields that changed places must not change values.
-    if list(stored) != list(expected):
-        return f"leaves are stored in another order, expected {', '.join(wanted)}"
+    for path, kind in expected.items():
+        if path not in stored:
+            return f"leaf {path} {kind} is not stored"
+        if stored[path] != kind:
+            return f"leaf {path} is stored as {stored[path]}, expected {kind}"
+    for path, kind in stored.items():
+        if path not in expected:
+            return f"leaf {path} is stored as {kind}, expected no such leaf"
     return None
-
-
-def _leaves(plain: Any) -> list[Leaf] | None:
-    """Returns leaves as JSON gave them back, or None if they are none."""
-    try:
-        return [
-            Leaf(str(path), tuple(int(size) for size in shape), str(dtype))
-            for path, shape, dtype in plain
-        ]
-    except (TypeError, ValueError):
-        return None
 
 
 def _flat(tree: Any) -> list[tuple[str, Any]]:
@@ -329,11 +294,12 @@ def _is_key(value: Any) -> bool:
 
 
 def _stored(tree: Any) -> dict[str, Any]:
-    """Returns the arrays by the number of their leaf; Orbax refuses those without elements.
+    """Returns the arrays by the rank of their path; Orbax refuses those without elements.
 
     A tree without any is stored as one zero, which Orbax would refuse too.
     """
-    found = {f"{i:06d}": value for i, (_, value) in enumerate(_flat(tree)) if value.size}
+    ranked = enumerate(value for _, value in sorted(_flat(tree), key=lambda pair: pair[0]))
+    found = {f"{i:06d}": value for i, value in ranked if value.size}
     return found or {"empty": np.zeros(1)}
 
 
@@ -345,8 +311,7 @@ def _size(tree: Any) -> int:
 
 def _read(path: Path, like: Any) -> Any:
     """Returns the arrays of a checkpoint in the structure and places of `like`."""
-    leaves, treedef = jax.tree.flatten(like)
-    wanted = jax.tree.unflatten(treedef, [_placed(leaf) for leaf in leaves])
+    wanted = jax.tree.map(_placed, like)
     _mute_orbax()
     try:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as orbax:
@@ -354,13 +319,15 @@ def _read(path: Path, like: Any) -> Any:
     except Exception as error:  # Orbax has no family of errors for what it cannot read
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise Refused(f"Orbax cannot read folder default: {line}") from error
+    leaves = _flat(wanted)
+    ranks = {name: i for i, name in enumerate(sorted(name for name, _ in leaves))}
     values = []
-    for i, (leaf_path, leaf) in enumerate(_flat(wanted)):
-        value = arrays[f"{i:06d}"] if leaf.size else _without_elements(leaf)
+    for name, leaf in leaves:
+        value = arrays[f"{ranks[name]:06d}"] if leaf.size else _without_elements(leaf)
         if (value.shape, value.dtype) != (leaf.shape, leaf.dtype):
-            raise Refused(f"leaf {leaf_path} holds {value.dtype}{list(value.shape)}")
+            raise Refused(f"leaf {name} holds {value.dtype}{list(value.shape)}")
         values.append(value)
-    return jax.tree.unflatten(treedef, values)
+    return jax.tree.unflatten(jax.tree.structure(like), values)
 
 
 def _placed(leaf: Any) -> Any:

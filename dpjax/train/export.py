@@ -8,15 +8,14 @@ import jax
 import numpy as np
 
 from dpjax import models
-from dpjax.data import Dataset
+from dpjax.data import Dataset, fingerprints
 from dpjax.models import LoRA
 from dpjax.models.parameters import flat, nested
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.folder import RunFolder, write_atomically
-from dpjax.train.pretrained import with_frozen_states
+from dpjax.train.network import with_frozen_states
 from dpjax.train.run import Run
 from dpjax.train.step import build_program
-from dpjax.train.task import data_marks
 
 __all__ = ["export"]
 
@@ -42,7 +41,7 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
     dataset = with_frozen_states(run.read_config(), dataset)
     program = build_program(run.read_config(), dataset, run.identity().varied)
-    restored = Run.resume(program, run, data_marks(dataset))
+    restored = Run.resume(program, run, fingerprints(dataset))
     program, step = restored.program, int(restored.state.step)
     params = jax.device_get(program.released_params(restored.state))
     experiment, statement = program.plan.experiment, restored.statement(step)

@@ -42,10 +42,11 @@ class RunFolder:
     """The files of one run.
 
     ``config.toml`` the resolved experiment; ``run.json`` which run this is; ``released.jsonl`` a
-    line per evaluation; ``steps.csv`` the public numbers of every step; ``ledger.json`` what was
-    released, written before it is; ``statement.md`` the same in words; ``diagnostics.jsonl``
-    non-private numbers, if asked for; ``checkpoints/`` states with keys, private; ``timing.json``
-    how long it took, not private either; ``trace/`` of the profiler, neither.
+    line per evaluation; ``steps.csv`` the public numbers of steps, of 10,000 at most;
+    ``ledger.json`` what was released, written before it is; ``statement.md`` the same in words;
+    ``diagnostics.jsonl`` non-private numbers, if asked for; ``checkpoints/`` states with keys,
+    private; ``timing.json`` how long it took, not private either; ``trace/`` of the profiler,
+    neither.
 
     Args:
         path: the folder.
@@ -186,15 +187,15 @@ class RunFolder:
         """Returns the non-private numbers."""
         return _json_lines(self.path / "diagnostics.jsonl")
 
-    def add_steps(self, start: int, released: Released) -> None:
-        """Adds the public numbers of steps from `start` on: arrays with one row per step."""
+    def add_steps(self, start: int, every: int, released: Released) -> None:
+        """Adds the public numbers of the steps ``start, start + every, ...``, one row each."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         file = self.path / "steps.csv"
         if not file.exists() or not file.stat().st_size:
             writer.writerow(_STEP_COLUMNS)
         for i, row in enumerate(zip(*released, strict=True)):
-            writer.writerow([start + i, *(_cell(value) for value in row)])
+            writer.writerow([start + i * every, *(_cell(value) for value in row)])
         _append(file, text.getvalue())
 
     def steps(self) -> dict[str, list[Any]]:
@@ -245,19 +246,33 @@ def refuse_links(folder: Path) -> None:
 def write_atomically(file: Path, text: str) -> None:
     """Writes a file so that a reader, also after a crash, sees the old or the new one."""
     new = file.with_name(file.name + ".new")
-    with new.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.replace(file)
-    sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
+    with _one_sentence(file):
+        _write(new, "w", text)
+        new.replace(file)
+        sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
 
 
 def _append(file: Path, text: str) -> None:
-    with file.open("a", encoding="utf-8") as stream:
+    with _one_sentence(file):
+        _write(file, "a", text)
+
+
+def _write(file: Path, mode: str, text: str) -> None:
+    with file.open(mode, encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+@contextmanager
+def _one_sentence(file: Path) -> Iterator[None]:
+    """Names the file that could not be written: Python does not, when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        failure = OSError(f"{file} was not written: {error.strerror}; what was saved is intact")
+        failure.errno = error.errno
+        raise failure from error
 
 
 def _json_lines(file: Path) -> list[dict[str, Any]]:

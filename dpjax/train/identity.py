@@ -17,68 +17,44 @@ import numpy as np
 import dpjax
 from dpjax import _checks, noise
 
-__all__ = ["Environment", "RunIdentity", "member_key", "next_lineage", "root_key"]
+__all__ = ["RunIdentity", "differences", "environment", "member_key", "next_lineage", "root_key"]
 
 
-@dataclass(frozen=True)
-class Environment:
-    """What decides which bits a key draws, and how they become numbers.
+def environment() -> dict[str, str | bool]:
+    """Returns what decides which bits a key draws here, and how they become numbers.
 
-    A run that resumes from a checkpoint may repeat steps that it has released. With the same
-    environment it repeats them bit for bit. With another it might put other noise on the same sum,
+    A run that resumes from a checkpoint may repeat steps that it has released. In the same
+    environment it repeats them bit for bit. In another it might put other noise on the same sum,
     or the same noise on another sum: both releases together would cost more than the ledger says.
-
-    Attributes:
-        dpjax: the version of dpjax.
-        jax: the version of JAX.
-        jaxlib: the version of jaxlib.
-        platform: JAX's default backend: "cpu", "gpu" or "tpu".
-        noise: the definition of bits and noise, `dpjax.noise.DEFINITION`.
-        threefry_partitionable: JAX's flag; it changes what augmentation draws.
-        x64: JAX's flag; it does so too.
+    JAX's two flags change what augmentation draws.
     """
+    flags: Any = jax.config  # which makes its attributes at run time
+    return {
+        "dpjax": dpjax.__version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "platform": jax.default_backend(),
+        "noise": noise.DEFINITION,
+        "threefry_partitionable": bool(flags.jax_threefry_partitionable),
+        "x64": bool(flags.jax_enable_x64),
+    }
 
-    dpjax: str
-    jax: str
-    jaxlib: str
-    platform: str
-    noise: str
-    threefry_partitionable: bool
-    x64: bool
 
-    def __post_init__(self) -> None:
-        """Checks the types of the fields."""
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if not isinstance(value, each.type):  # type: ignore[arg-type]
-                raise TypeError(f"environment.{each.name} = {value!r}: expected a {each.type}")
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Says in which values two tables differ; inside tables of tables, by their paths.
 
-    @classmethod
-    def current(cls) -> Self:
-        """Returns the environment of this process."""
-        flags: Any = jax.config  # which makes its attributes at run time
-        return cls(
-            dpjax=dpjax.__version__,
-            jax=jax.__version__,
-            jaxlib=jaxlib.version.__version__,
-            platform=jax.default_backend(),
-            noise=noise.DEFINITION,
-            threefry_partitionable=bool(flags.jax_threefry_partitionable),
-            x64=bool(flags.jax_enable_x64),
-        )
-
-    def changes(self, other: "Environment") -> str:
-        """Says in which fields another environment differs.
-
-        >>> here = Environment("0.1", "0.8", "0.8", "cpu", "dice", True, False)
-        >>> here.changes(dataclasses.replace(here, jax="0.9", x64=True))
-        "jax was '0.8' and is '0.9'; x64 was False and is True"
-        """
-        pairs = [
-            (each.name, getattr(self, each.name), getattr(other, each.name))
-            for each in dataclasses.fields(self)
-        ]
-        return "; ".join(f"{name} was {a!r} and is {b!r}" for name, a, b in pairs if a != b)
+    >>> differences({"jax": "0.8", "x64": False}, {"jax": "0.9", "x64": False})
+    "jax was '0.8' and is '0.9'"
+    """
+    found = []
+    for name in [*old, *(name for name in new if name not in old)]:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping) and "." not in name:
+            inner = [{f"{name}.{key}": table[key] for key in sorted(table)} for table in (was, now)]
+            found += [text] if (text := differences(*inner)) else []
+        elif was != now:
+            found.append(f"{name} was {was!r} and is {now!r}")
+    return "; ".join(found)
 
 
 @dataclass(frozen=True)
@@ -100,7 +76,7 @@ class RunIdentity:
     member: int = 0
     members: int = 1
     varied: tuple[str, ...] = ()
-    environment: Environment = field(default_factory=Environment.current)
+    environment: Mapping[str, str | bool] = field(default_factory=environment)
 
     def __post_init__(self) -> None:
         """Checks the fields: the lineage names a folder, which must lie inside the run's own."""
@@ -110,11 +86,17 @@ class RunIdentity:
         _checks.integer("members", self.members, at_least=1)
         if not all(isinstance(path, str) for path in self.varied):
             raise TypeError(f"varied = {self.varied!r}: expected names")
+        kinds = [
+            {name: type(value) for name, value in table.items()}
+            for table in (self.environment, environment())
+        ]
+        if kinds[0] != kinds[1]:
+            raise TypeError(f"environment = {self.environment!r}: expected {', '.join(kinds[1])}")
 
     @property
     def mark(self) -> str:
         """What its checkpoints carry; those of others are foreign."""
-        plain = json.dumps(dataclasses.asdict(self.environment), sort_keys=True)
+        plain = json.dumps(self.environment, sort_keys=True)
         made = hashlib.sha256(plain.encode()).hexdigest()
         return f"{self.lineage}/{self.member}/{made[:16]}"
 
@@ -127,10 +109,7 @@ class RunIdentity:
         """Reads what `to_json` wrote; anything else is refused."""
         if not isinstance(plain, Mapping) or not isinstance(plain.get("environment"), Mapping):
             raise TypeError("expected a table with a table 'environment'")
-        values = dict(plain)
-        values["varied"] = tuple(values.get("varied", ()))
-        values["environment"] = Environment(**values["environment"])
-        return cls(**values)
+        return cls(**{**plain, "varied": tuple(plain.get("varied", ()))})
 
 
 def root_key(seed: int | None = None) -> jax.Array:

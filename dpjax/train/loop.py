@@ -17,10 +17,10 @@ from dpjax.train import mesh
 from dpjax.train.config import RunConfig
 from dpjax.train.diagnostics import Probe
 from dpjax.train.folder import RunFolder
-from dpjax.train.mesh import Runner, stacked
 from dpjax.train.plan import Plan
 from dpjax.train.progress import Progress
 from dpjax.train.run import Run
+from dpjax.train.runner import Runner, stacked
 from dpjax.train.step import TrainState, released_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Preempted", "Result", "drive"]
 
 _SECONDS_PER_CALL = 1.0  # about how often a person wants to see the bar move
-_EXACT = 100  # evaluations whose epsilon is computed, which takes half a second each
+_EXACT = 100  # as many evaluations have an epsilon of their own, which takes up to half a second
+_LONG = 12  # of more, so many and a few at the start
 _SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, unless asked otherwise
 
 
@@ -72,7 +73,7 @@ def drive(
     runs: Sequence[Run],
     runner: Runner,
     config: RunConfig,
-    progress: Progress,
+    watching: Sequence[Progress] = (),
     probe: Probe | None = None,
 ) -> list[Result]:
     """Takes all steps of runs that go in step with each other; one alone, mostly.
@@ -84,10 +85,10 @@ def drive(
         runs: the runs, all at the same step, with the same released before and to be released.
         runner: where they run; for several, one that takes stacked states.
         config: how often to evaluate and to save.
-        progress: is told how it goes.
+        watching: are told how it goes.
         probe: looks at gradients without noise at every evaluation, if given.
     """
-    return _Loop(runs, runner, config, progress, probe).to_the_end()
+    return _Loop(runs, runner, config, watching, probe).to_the_end()
 
 
 class _Loop:
@@ -98,12 +99,12 @@ class _Loop:
         runs: Sequence[Run],
         runner: Runner,
         config: RunConfig,
-        progress: Progress,
+        watching: Sequence[Progress],
         probe: Probe | None,
     ) -> None:
         self._runs = list(runs)
         self._runner = runner
-        self._progress = progress
+        self._watching = watching
         self._probe = probe
         self._plan = runs[0].plan
         self._begun = time.monotonic()
@@ -120,7 +121,8 @@ class _Loop:
         self._trace, self._tracing = config.trace, False
 
     def to_the_end(self) -> list[Result]:
-        self._progress.begin(self._plan, self._step)
+        for each in self._watching:
+            each.begin(self._plan, self._step)
         try:
             with self._stop.listening():
                 self._take_all_steps()
@@ -129,14 +131,9 @@ class _Loop:
                 self._evaluate()
             for run in self._runs:
                 run.checkpoints.close()
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" in str(error):
-                chunk = self._plan.experiment.train.chunk
-                raise MemoryError(
-                    f"{self._runs[0].folder.path}: the device ran out of memory at step "
-                    f"{self._step}, with train.chunk = {chunk}: expected a smaller one; what was "
-                    "saved can be resumed"
-                ) from error
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+                raise MemoryError(self._out_of_memory(error)) from error
             raise
         except BaseException:
             if jax.process_count() == 1:  # others would be waited for, which may never come
@@ -145,8 +142,17 @@ class _Loop:
             raise
         finally:
             self._end_trace()
-            self._progress.end()  # also on Ctrl-C: a bar hides the cursor
+            for each in self._watching:
+                each.end()  # also on Ctrl-C: a bar hides the cursor
         return self._results()
+
+    def _out_of_memory(self, error: Exception) -> str:
+        folder, chunk = self._runs[0].folder.path, self._plan.experiment.train.chunk
+        where = "host" if isinstance(error, MemoryError) else "device"
+        return (
+            f"{folder}: the {where} ran out of memory at step {self._step}, with train.chunk = "
+            f"{chunk}: expected a smaller one; what was saved can be resumed"
+        )
 
     def _take_all_steps(self) -> None:
         total = self._plan.steps
@@ -211,9 +217,10 @@ class _Loop:
             self._rate = steps / max(taken, 1e-9)
         if mesh.is_primary():
             for i, run in enumerate(self._runs):
-                run.folder.add_steps(self._step, self._of(released, i))
+                run.add_steps(self._step, self._of(released, i))
         self._step += steps
-        self._progress.stepped(self._step, self._rate)
+        for each in self._watching:
+            each.stepped(self._step, self._rate)
 
     def _evaluate(self) -> None:
         scores = self._runner.evaluate(self._state)
@@ -229,22 +236,22 @@ class _Loop:
                 run.folder.add_released(row)
             if self._probe is not None:
                 run.folder.add_diagnostics(self._probe(run.state))
-        self._progress.evaluated(self._last)
+        for each in self._watching:
+            each.evaluated(self._last)
 
     def _epsilon(self) -> float | None:
         """Returns an epsilon that holds here: exact, where there are few evaluations.
 
-        Of more than `_EXACT` evaluations, so many are computed, and those in between have the next
-        one's, which is larger: computing each would cost more than some steps do.
+        Of more than `_EXACT` evaluations, those in between have the epsilon of the next one that is
+        computed, which is larger: computing each would cost more than the steps do.
         """
         every, total = self._evaluate_every, self._plan.steps
-        count = -(-total // every)
+        count, step = -(-total // every), self._step
         if count > _EXACT:
-            here = -(-self._step // every)
-            turn = -(-here * _EXACT // count)  # the next that is computed, from 1
-            step = min(total, turn * count // _EXACT * every)
-        else:
-            step = self._step
+            here, stride = -(-step // every), -(-count // _LONG)
+            # The first stride has the evaluations 1, 2, 4, ...
+            turn = -(-here // stride) * stride if here > stride else 1 << (here - 1).bit_length()
+            step = min(total, turn * every)
         if self._spent is None or self._spent[0] != step:
             self._spent = (step, self._runs[0].epsilon(step))
         return self._spent[1]
@@ -301,7 +308,7 @@ class _Loop:
             run.plan,
             last["accuracy"],
             run.ledger(self._step),
-            run.epsilon(self._step),
+            self._epsilon(),
             last["threshold"],
             seconds,
             run.state,

@@ -1,18 +1,28 @@
-"""From an experiment and the size of its data to what runs: method, sampling, steps, noise."""
+"""From an experiment and the size of its data to what runs: method, sampling, steps, optimizer."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpjax import accounting
+import optax
+
+from dpjax import _checks, accounting
 from dpjax.accounting import Budget, Ledger
 from dpjax.accounting.relation import SUPPORTED, relation_of
 from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpjax.schedules import steps_of
-from dpjax.train.config import Experiment, TrainConfig
+from dpjax.train.config import Experiment, OptimizerConfig, TrainConfig
 
-__all__ = ["Plan", "resolve"]
+__all__ = ["Plan", "build_optimizer", "resolve"]
+
+# The length of a schedule that is given none is that of the run.
+_LENGTHS = ("decay_steps", "transition_steps")
+
+# Parts of optimizers; one that needs the loss's value at several points; one with noise of its own.
+_UNFIT = ("scale_by_learning_rate", "scale_by_rprop", "scale_by_schedule", "lbfgs", "noisy_sgd")
 
 
 @dataclass(frozen=True)
@@ -200,3 +210,89 @@ def _allowed(
             f"at noise multiplier {method.noise_multiplier!r}"
         )
     return allowed
+
+
+def build_optimizer(
+    config: OptimizerConfig, steps: int, learning_rate: Any = None
+) -> optax.GradientTransformation:
+    """Returns the optimizer of a config.
+
+    Args:
+        config: the table.
+        steps: T, the length of a schedule that says none.
+        learning_rate: in place of the config's, possibly traced.
+
+    Example:
+        >>> rate = {"name": "cosine_decay_schedule", "init_value": 0.1}
+        >>> tx = build_optimizer(OptimizerConfig("sgd", rate, {"momentum": 0.9}), steps=100)
+        >>> isinstance(tx, optax.GradientTransformation)
+        True
+    """
+    known = _optimizers()
+    if config.name not in known:
+        raise ValueError(f"optimizer.name = {config.name!r}: {_checks.nearest(config.name, known)}")
+    rate = config.learning_rate if learning_rate is None else learning_rate
+    if isinstance(rate, dict):
+        rate = _schedule(rate, steps)
+    arguments = {"learning_rate": rate, **config.options}
+    return _call("optimizer", known[config.name], arguments)
+
+
+def _schedule(table: Mapping[str, Any], steps: int) -> Any:
+    known, where = _schedules(), "optimizer.learning_rate"
+    name = table.get("name")
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"{where}.name = {name!r}: {_checks.nearest(str(name), known)}")
+    arguments = {key: _boundaries(value) for key, value in table.items() if key != "name"}
+    for length in _LENGTHS:
+        if length in inspect.signature(known[name]).parameters:
+            arguments.setdefault(length, steps)
+    return _call(where, known[name], arguments)
+
+
+def _call(where: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    parameters = inspect.signature(function).parameters
+    for key, value in arguments.items():
+        if key not in parameters:
+            raise ValueError(f"{where}.{key}: unknown; {_checks.nearest(key, parameters)}")
+        if isinstance(value, str):
+            raise TypeError(f"{where}.{key} = {value!r}: expected a number, a flag or a list")
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in arguments:
+            raise ValueError(f"{where}.{key}: missing; {function.__name__} needs it")
+    try:
+        return function(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {function.__name__}: {error}") from error
+
+
+def _boundaries(value: Any) -> Any:
+    """Returns a table of steps and numbers with the steps as integers; TOML has them as text."""
+    if isinstance(value, dict) and all(key.isdecimal() for key in value):
+        return {int(key): item for key, item in value.items()}
+    return value
+
+
+def _optimizers() -> dict[str, Callable[..., Any]]:
+    """Returns optax's optimizers by name: its public functions that take a learning rate first."""
+    return {
+        name: function
+        for name, function in _functions().items()
+        if next(iter(inspect.signature(function).parameters), None) == "learning_rate"
+    }
+
+
+def _schedules() -> dict[str, Callable[..., Any]]:
+    return {
+        name: function
+        for name, function in _functions().items()
+        if name.endswith("_schedule") or name == "exponential_decay"
+    }
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name, value in vars(optax).items()
+        if inspect.isfunction(value) and not name.startswith("_") and name not in _UNFIT
+    }

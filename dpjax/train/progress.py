@@ -14,16 +14,7 @@ import rich.progress
 from dpjax.accounting.bound import rounded_up
 from dpjax.train.plan import Plan
 
-__all__ = [
-    "Bar",
-    "Callback",
-    "Evaluation",
-    "Lines",
-    "Progress",
-    "Several",
-    "TensorBoard",
-    "progress_for",
-]
+__all__ = ["Bar", "Evaluation", "Lines", "Progress", "TensorBoard", "progress_for"]
 
 _SECONDS_PER_LINE = 10.0
 
@@ -32,7 +23,15 @@ Evaluation = Mapping[str, Any]
 
 
 class Progress:
-    """A Progress that shows nothing. It is told released numbers only, and the speed."""
+    """Is told how a run goes: released numbers only, and its speed. It shows nothing itself.
+
+    Args:
+        callback: called after every evaluation with its numbers, a table for each member.
+    """
+
+    def __init__(self, callback: Callable[[Sequence[Evaluation]], None] | None = None) -> None:
+        """Keeps the function."""
+        self._callback = callback
 
     def begin(self, plan: Plan, step: int) -> None:
         """A run begins, or resumes at a step."""
@@ -42,6 +41,8 @@ class Progress:
 
     def evaluated(self, rows: Sequence[Evaluation]) -> None:
         """The parameters were evaluated: the public numbers of each member."""
+        if self._callback is not None:
+            self._callback(rows)
 
     def end(self) -> None:
         """The run is over."""
@@ -128,22 +129,6 @@ class Bar(Progress):
         self._bar.stop()
 
 
-class Callback(Progress):
-    """Calls a function with the released numbers of every evaluation.
-
-    Args:
-        function: called with a list of tables, one for each member.
-    """
-
-    def __init__(self, function: Callable[[Sequence[Evaluation]], None]) -> None:
-        """Keeps the function."""
-        self._function = function
-
-    def evaluated(self, rows: Sequence[Evaluation]) -> None:
-        """Calls the function."""
-        self._function(rows)
-
-
 class TensorBoard(Progress):
     """Curves of the released numbers in TensorBoard; needs ``dpjax[watch]``.
 
@@ -172,38 +157,6 @@ class TensorBoard(Progress):
         """Writes what is left."""
         for writer in self._writers:
             writer.close()
-
-
-class Several(Progress):
-    """Tells several of them.
-
-    Args:
-        members: who is told.
-    """
-
-    def __init__(self, members: Sequence[Progress]) -> None:
-        """Keeps them."""
-        self._members = members
-
-    def begin(self, plan: Plan, step: int) -> None:
-        """A run begins."""
-        for member in self._members:
-            member.begin(plan, step)
-
-    def stepped(self, step: int, rate: float) -> None:
-        """Steps were taken."""
-        for member in self._members:
-            member.stepped(step, rate)
-
-    def evaluated(self, rows: Sequence[Evaluation]) -> None:
-        """The parameters were evaluated."""
-        for member in self._members:
-            member.evaluated(rows)
-
-    def end(self) -> None:
-        """The run is over."""
-        for member in self._members:
-            member.end()
 
 
 def progress_for(label: str = "", quiet: bool = False) -> Progress:

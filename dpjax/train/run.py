@@ -13,21 +13,30 @@ from dpjax.accounting import Ledger, Steps, privacy_statement
 from dpjax.accounting.calibration import largest_integer
 from dpjax.accounting.missing_mass import NoEpsilonError
 from dpjax.accounting.statement import NOT_COUNTED
+from dpjax.data import HASHED_ROWS
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.train import mesh
 from dpjax.train.checkpoint import Checkpoints, describe, difference
 from dpjax.train.config import Experiment
 from dpjax.train.folder import RunFolder
-from dpjax.train.identity import Environment, RunIdentity, member_key, next_lineage, root_key
+from dpjax.train.identity import (
+    RunIdentity,
+    differences,
+    environment,
+    member_key,
+    next_lineage,
+    root_key,
+)
+from dpjax.train.network import starting_weights
 from dpjax.train.plan import Plan
-from dpjax.train.pretrained import starting_weights
 from dpjax.train.step import Program, TrainState
-from dpjax.train.task import HASHED_ROWS, Scores
+from dpjax.train.task import Scores
 
-__all__ = ["Run", "changes", "common_steps"]
+__all__ = ["Run", "common_steps"]
 
 ONE_DEVICE = mesh.Layout()
+_STEPS_KEPT = 10_000  # at most so many steps have a row in steps.csv
 
 _SEEDED = (
     "**Not to be published: the noise was drawn from a fixed seed, and whoever guesses the seed "
@@ -129,24 +138,19 @@ class Run:
             CheckpointError: no checkpoint is sound.
             ValueError: the checkpoint is of another experiment or of other data.
         """
-        identity = folder.identity()
+        identity, asked = folder.identity(), program.plan.experiment
+        _refuse_changes(folder, folder.read_config(), asked)
         checkpoints = _checkpoints(folder, identity)
         like = layout.like(jax.eval_shape(program.init, root_key(0)))
         restored = checkpoints.restore(like, step)
         if restored is None:
             raise ValueError(f"{folder.path}: no checkpoint is left; expected one to resume from")
-        stored = Experiment.from_plain(restored.meta["experiment"])
-        if stored.identity != program.plan.experiment.identity:
-            raise ValueError(
-                f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the "
-                "experiment that the checkpoint was made with; rekey=True resumes with the change, "
-                "with keys of its own and an entry in the ledger"
-            )
+        _refuse_changes(folder, Experiment.from_plain(restored.meta["experiment"]), asked)
         for split, mark in data.items():
             if mark != restored.meta["data"][split]:
                 raise ValueError(
-                    f"{folder.path}: the {split} examples of {program.plan.experiment.data.name} "
-                    "have changed: expected those that the run was begun with"
+                    f"{folder.path}: the {split} examples of {asked.data.name} have changed: "
+                    "expected those that the run was begun with"
                 )
         before, start = Ledger.from_plain(restored.meta["before"]), int(restored.meta["start"])
         return cls(
@@ -184,7 +188,7 @@ class Run:
         new = jax.eval_shape(program.init, self.state.key)
         why = difference(describe(self.state), describe(new))
         if why is not None:
-            changed = changes(self.plan.experiment, program.plan.experiment)
+            changed = _changes(self.plan.experiment, program.plan.experiment)
             raise ValueError(
                 f"{self.folder.path}: {changed}: expected a change that keeps the parameters and "
                 f"the state of the optimizer, but {why}"
@@ -260,6 +264,14 @@ class Run:
             "delta": self.plan.delta,
         }
 
+    def add_steps(self, start: int, released: Released) -> None:
+        """Writes the public numbers of steps from `start` on; of a long run, every n-th step's."""
+        every = -(-self.plan.asked // _STEPS_KEPT)
+        first = -start % every
+        self.folder.add_steps(
+            start + first, every, jax.tree.map(lambda rows: rows[first::every], released)
+        )
+
     def statement(self, step: int) -> str:
         """Returns the privacy statement at a step."""
         ledger, experiment = self.ledger(step), self.plan.experiment
@@ -290,7 +302,7 @@ class Run:
         step = int(self.state.step)
         self._check_plan(program.plan, step)
         lineage = next_lineage(self.identity.lineage, program.plan.experiment.identity, step)
-        identity = replace(self.identity, lineage=lineage, environment=Environment.current())
+        identity = replace(self.identity, lineage=lineage, environment=environment())
         known = [self.folder.read_ledger(), self.ledger(step)]
         run = replace(
             self,
@@ -352,18 +364,18 @@ def common_steps(folders: Sequence[RunFolder]) -> list[int]:
     return sorted(set.intersection(*found), reverse=True)
 
 
-def changes(old: Experiment, new: Experiment) -> str:
+def _changes(old: Experiment, new: Experiment) -> str:
     """Says which values differ between two experiments, apart from `run`."""
-    differing = []
-    before, after = old.to_plain(), new.to_plain()
-    for section in before:
-        if section == "run" or before[section] == after[section]:
-            continue
-        for key in sorted(before[section].keys() | after[section].keys()):
-            pair = (before[section].get(key), after[section].get(key))
-            if pair[0] != pair[1]:
-                differing.append(f"{section}.{key} was {pair[0]!r} and is {pair[1]!r}")
-    return "; ".join(differing)
+    tables = (old.to_plain(), new.to_plain())
+    return differences(*({k: v for k, v in table.items() if k != "run"} for table in tables))
+
+
+def _refuse_changes(folder: RunFolder, stored: Experiment, asked: Experiment) -> None:
+    if stored.identity != asked.identity:
+        raise ValueError(
+            f"{folder.path}: {_changes(stored, asked)}: expected the experiment as it was; "
+            "rekey=True resumes with the change, with keys of its own and an entry in the ledger"
+        )
 
 
 def _checkpoints(folder: RunFolder, identity: RunIdentity) -> Checkpoints:

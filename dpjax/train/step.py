@@ -1,14 +1,14 @@
 """The pure training program: (state, data) -> state, and many such steps as one scan."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _checks, models, noise
+from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
 from dpjax.data import Dataset
 from dpjax.gradients import PerExampleGrads, per_example_grads
@@ -17,10 +17,8 @@ from dpjax.models import Parameters, split
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.sampling import Drawn, Packed
 from dpjax.train.config import Experiment
-from dpjax.train.optimizer import build_optimizer
-from dpjax.train.parameters import file_hash, with_weights
-from dpjax.train.plan import Plan, resolve
-from dpjax.train.pretrained import build_network
+from dpjax.train.network import build_network, with_hash, with_weights
+from dpjax.train.plan import Plan, build_optimizer, resolve
 from dpjax.train.task import Examples, Scores, Task
 
 __all__ = ["VARIABLE", "Program", "TrainState", "build_program", "released_of"]
@@ -115,30 +113,27 @@ class Program:
     def advance(
         self, state: TrainState, data: Examples, steps: Any, most: int
     ) -> tuple[TrainState, Released]:
-        """Takes `steps` steps as one scan of length `most`, which is what is compiled.
+        """Takes `steps` steps as one loop; jit-able, compiled once for any number of them.
 
         Args:
             state: where to go on from.
             data: all private examples.
             steps: how many steps, at most `most`; may be traced.
-            most: the length of the scan.
+            most: how many rows the released numbers have.
 
         Returns:
             The new state, and the released numbers of each step; rows beyond `steps` are NaN.
         """
+        unknown = jax.tree.map(
+            lambda leaf: jnp.full((most, *leaf.shape), jnp.nan, leaf.dtype), released_of(state)
+        )
 
-        def taken(state: TrainState) -> tuple[TrainState, Released]:
-            return self.step(state, data)
+        def body(i: jax.Array, carried: tuple[TrainState, Released]) -> tuple[TrainState, Released]:
+            state, found = carried
+            state, released = self.step(state, data)
+            return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), found, released)
 
-        def skipped(state: TrainState) -> tuple[TrainState, Released]:
-            return state, jax.tree.map(
-                lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), released_of(state)
-            )
-
-        def body(state: TrainState, i: jax.Array) -> tuple[TrainState, Released]:
-            return jax.lax.cond(i < steps, taken, skipped, state)
-
-        return jax.lax.scan(body, state, jnp.arange(most))
+        return jax.lax.fori_loop(0, steps, body, (state, unknown))
 
     def draw(self, state: TrainState) -> Drawn:
         """Returns the batch of this step: of this device's rows, on a mesh."""
@@ -242,25 +237,6 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
     if dataset.name != experiment.data.name:
         raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")
     network = build_network(experiment, dataset)
-    plan = resolve(_with_hash(experiment), dataset.size)
+    plan = resolve(with_hash(experiment), dataset.size)
     task = Task.of(network, dataset, experiment.data.scale, experiment.train)
     return Program(plan, task, tuple(varied))
-
-
-def _with_hash(experiment: Experiment) -> Experiment:
-    """Enters the hash of the weights to start from: they decide what is released."""
-    model = experiment.model
-    if model.pretrained is not None:
-        found = models.pretrained_hash(model.pretrained)
-        _check_hash("pretrained", model.pretrained, model.pretrained_sha256, found)
-        return replace(experiment, model=replace(model, pretrained_sha256=found))
-    if model.weights is not None:
-        found = file_hash(model.weights)
-        _check_hash("weights", model.weights, model.weights_sha256, found)
-        return replace(experiment, model=replace(model, weights_sha256=found))
-    return experiment
-
-
-def _check_hash(name: str, path: str, known: str | None, found: str) -> None:
-    if known not in (None, found):
-        raise ValueError(f"model.{name} = {path!r} has the sha256 {found}: expected {known}")

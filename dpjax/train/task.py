@@ -1,6 +1,5 @@
 """What is learned: the loss of one example, and how well it is learned."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
@@ -17,13 +16,11 @@ from dpjax.train.config import TrainConfig
 
 __all__ = [
     "AUGMENTATIONS",
-    "HASHED_ROWS",
     "ExampleRows",
     "Examples",
     "Scores",
     "Task",
     "augmented",
-    "data_marks",
     "examples_of",
 ]
 
@@ -81,39 +78,6 @@ def examples_of(split: Split | RandomAccess) -> Examples | ExampleRows:
     if not isinstance(split, Split):
         return ExampleRows(split)
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
-
-
-def data_marks(dataset: Dataset) -> dict[str, str]:
-    """Returns a hash of each split, by which a run knows its data again.
-
-    Of more than `HASHED_BYTES`, and of data that are read on demand, some rows from all over are
-    hashed; the mark then begins with "some". Marks are private: whoever knows all training examples
-    but one could try out the last.
-    """
-    return {"training": _mark(dataset.train), "test": _mark(dataset.test)}
-
-
-HASHED_BYTES = 2**30
-HASHED_ROWS = 4096
-
-
-def _mark(split: Split | RandomAccess) -> str:
-    size = len(split.y) if isinstance(split, Split) else len(split)
-    some = np.unique(np.linspace(0, size - 1, HASHED_ROWS).astype(np.int64))
-    if not isinstance(split, Split):
-        return f"some {_hash(split.__getitems__(some), size)}"
-    if sum(array.nbytes for array in split) > HASHED_BYTES:
-        return f"some {_hash(Split(*(array[some] for array in split)), size)}"
-    return _hash(split, size)
-
-
-def _hash(split: Split, size: int) -> str:
-    digest = hashlib.sha256()
-    for array in split:
-        digest.update(f"{(size, *array.shape[1:])} {array.dtype}".encode())
-        for start in range(0, len(array), HASHED_ROWS):
-            digest.update(array[start : start + HASHED_ROWS].tobytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

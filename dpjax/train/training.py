@@ -10,28 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
-from dpjax.data import Dataset
+from dpjax.data import Dataset, fingerprints
 from dpjax.train import mesh
 from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.diagnostics import PROBED, Probe
 from dpjax.train.feed import gathered
 from dpjax.train.folder import RunFolder
-from dpjax.train.identity import Environment, root_key
+from dpjax.train.identity import differences, environment, root_key
 from dpjax.train.loop import Result, drive
-from dpjax.train.mesh import (
-    DeviceRunner,
-    Layout,
-    Runner,
-    build_runner,
-    device_memory,
-    stacked,
-)
-from dpjax.train.pretrained import starting_weights, with_frozen_states
-from dpjax.train.progress import Callback, Evaluation, Progress, Several, TensorBoard
-from dpjax.train.run import Run, changes, common_steps
+from dpjax.train.mesh import Layout, device_memory
+from dpjax.train.network import starting_weights, with_frozen_states
+from dpjax.train.progress import Evaluation, Progress, TensorBoard
+from dpjax.train.run import Run, common_steps
+from dpjax.train.runner import DeviceRunner, Runner, build_runner, stacked
 from dpjax.train.step import VARIABLE, Program, build_program
-from dpjax.train.task import Examples, data_marks, examples_of
+from dpjax.train.task import Examples, examples_of
 
 __all__ = ["train"]
 
@@ -118,7 +112,7 @@ def _entered(
     layout: Layout,
 ) -> list[Run]:
     """Returns all runs: those that were begun as they are on disk, and the others new."""
-    marks = data_marks(dataset)
+    marks = fingerprints(dataset)
     root = _shared_root(members[0][0].plan.experiment)
     begun = [
         (program, place)
@@ -202,12 +196,12 @@ def _driven(
     if config.diagnostics:
         some = np.arange(min(PROBED, dataset.size))
         probe = Probe(program, gathered(examples_of(dataset.train), some))
-    told = []
+    watching: list[Progress] = []
     if mesh.is_primary():
-        told = [progress(program.plan.name)]
-        told += [Callback(callback)] if callback is not None else []
-        told += [TensorBoard(runs[0].folder.path / "tensorboard")] if config.tensorboard else []
-    return drive(runs, runner, config, Several(told), probe)
+        watching = [progress(program.plan.name)]
+        watching += [Progress(callback)] if callback is not None else []
+        watching += [TensorBoard(runs[0].folder.path / "tensorboard")] if config.tensorboard else []
+    return drive(runs, runner, config, watching, probe)
 
 
 def _resumed(
@@ -252,22 +246,20 @@ def _as_it_was(
     layout: Layout,
 ) -> Run:
     """Returns a run as its checkpoint has it; refuses another experiment unless it may change."""
-    stored = folder.read_config()
-    _check_seed(folder, stored, program.plan.experiment)
-    varied = folder.identity().varied
-    if stored.identity == program.plan.experiment.identity:
-        run = Run.resume(replace(program, varied=varied), folder, marks, step, layout)
+    stored, asked = folder.read_config(), program.plan.experiment
+    if stored.run.seed != asked.run.seed:
+        raise ValueError(
+            f"{folder.path}: run.seed = {asked.run.seed}: expected {stored.run.seed}, since a run "
+            "resumes with the keys that it has"
+        )
+    program = replace(program, varied=folder.identity().varied)
+    if not rekey or stored.identity == asked.identity:
+        run = Run.resume(program, folder, marks, step, layout)
         if not rekey:
             _check_environment(run)
         return run
-    if not rekey:
-        raise ValueError(
-            f"{folder.path}: {changes(stored, program.plan.experiment)}: expected the experiment "
-            "as it was; rekey=True resumes with the change, with keys of its own and an entry in "
-            "the ledger"
-        )
-    old = Run.resume(build_program(stored, dataset, varied), folder, marks, step, layout)
-    old.check_successor(replace(program, varied=varied))
+    old = Run.resume(build_program(stored, dataset, program.varied), folder, marks, step, layout)
+    old.check_successor(program)
     return old
 
 
@@ -300,7 +292,7 @@ def _moved(run: Run) -> str:
     """Says what draws other bits than before, if the run has steps left to draw them for."""
     if int(run.state.step) >= run.plan.steps:
         return ""
-    return run.identity.environment.changes(Environment.current())
+    return differences(run.identity.environment, environment())
 
 
 def _check_environment(run: Run) -> None:
@@ -311,14 +303,6 @@ def _check_environment(run: Run) -> None:
         f"{run.folder.path}: {moved}: expected what the run was begun with, which draws "
         f"the same noise for a step that is repeated{how if run.plan.private else ''}"
     )
-
-
-def _check_seed(folder: RunFolder, stored: Experiment, asked: Experiment) -> None:
-    if stored.run.seed != asked.run.seed:
-        raise ValueError(
-            f"{folder.path}: run.seed = {asked.run.seed}: expected {stored.run.seed}, since a run "
-            "resumes with the keys that it has"
-        )
 
 
 def _of_the_seed(experiment: Experiment) -> list[str]:

@@ -9,9 +9,9 @@ import pytest
 from dpjax import data, models
 from dpjax.accounting import Ledger
 from dpjax.cli import main
+from dpjax.data import fingerprints
 from dpjax.train import Experiment, Run, RunFolder, build_program
 from dpjax.train.folder import NOT_PRIVATE
-from dpjax.train.task import data_marks
 from tests.cli.calls import printed, refused
 
 SEED = 987_654_321  # so that it is found nowhere by chance
@@ -63,7 +63,7 @@ def test_no_key_no_seed_no_diagnostics(run, exported):
     stored = RunFolder(run)
     digits = data.load("digits")
     program = build_program(stored.read_config(), digits)
-    state = Run.resume(program, stored, data_marks(digits)).state
+    state = Run.resume(program, stored, fingerprints(digits)).state
     keys = [leaf for leaf in jax.tree.leaves(state) if is_key(leaf)]
     assert len(keys) == 2  # that of the run, and that of the noise
     secrets = [str(SEED).encode(), SEED.to_bytes(4, "little"), NOT_PRIVATE[:11].encode()]

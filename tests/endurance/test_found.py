@@ -33,7 +33,7 @@ from dpjax.testing import SLACK
 from dpjax.train import Experiment
 from dpjax.train.folder import RunFolder, refuse_links
 from dpjax.train.identity import RunIdentity
-from dpjax.train.parameters import file_hash
+from dpjax.train.network import file_hash
 from tests.cli.run_folders import write_run
 
 HUGE = 10**400

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dpjax.accounting import Ledger, Steps
-from dpjax.data import Split
+from dpjax.data import Split, fingerprints
 from dpjax.train import RunFolder, build_program, export, train
-from dpjax.train.task import data_marks, examples_of
+from dpjax.train.task import examples_of
 from tests.train.small import Killed, N, experiment, images, stop_after
 
 DATA = images()
@@ -53,7 +53,7 @@ class TestData:
                 run(tmp_path / "run", other, resume=True, rekey=rekey)
         run(tmp_path / "run", resume=True)
         export(RunFolder(tmp_path / "run"), DATA, tmp_path / "out")
-        marks = data_marks(DATA).values()
+        marks = fingerprints(DATA).values()
         public = [f for f in tmp_path.rglob("*") if f.is_file() and "checkpoints" not in f.parts]
         assert len(public) > 8
         assert not any(mark.encode() in f.read_bytes() for f in public for mark in marks)
@@ -210,7 +210,7 @@ class TestMembers:
 
     @pytest.mark.slow
     def test_what_several_members_cannot_share_runs_one_after_another(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("dpjax.train.mesh.fits_on_device", lambda data, devices: False)
+        monkeypatch.setattr("dpjax.train.runner.fits_on_device", lambda data, devices: False)
         assert len(run(tmp_path / "host", run__seeds=2)) == 2
         vary = {"method.threshold": [0.5, 0.9]}
         assert len(run(tmp_path / "mesh", vary=vary, run__mesh={"data": 2})) == 2

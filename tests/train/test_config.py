@@ -11,7 +11,7 @@ import dpjax.papers.auto_dp_sgd  # noqa: F401 (a method that it makes known)
 from dpjax.methods.table import constructors
 from dpjax.train import Experiment, resolve
 from dpjax.train.config import DIGITS
-from dpjax.train.optimizer import build_optimizer
+from dpjax.train.plan import build_optimizer
 from tests.marks import some
 
 ROOT = Path(__file__).parents[2] / "configs"

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import dpjax
+from dpjax.data import fingerprints
 from dpjax.train import Checkpoints, Experiment, Run, RunFolder, train
-from dpjax.train.task import data_marks
 from tests.train.small import experiment, images, program
 
 DATA = images()
@@ -56,7 +56,7 @@ class TestRepr:
         assert "0.7" in shown  # the released threshold, inside the optimizer's state
 
     def test_members_and_checkpoints_show_neither_key_nor_mark(self, result, tmp_path):
-        marks = data_marks(DATA)
+        marks = fingerprints(DATA)
         member = Run.resume(program(**RUN), result.folder, marks)
         secrets = {*words(member.state), *marks.values()}
         assert len(secrets) == 6

@@ -5,6 +5,7 @@ change it. A wait that runs into its generous limit is a failure.
 """
 
 import threading
+from contextlib import closing
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import dpjax
 from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
-from dpjax.train.feed import HostFeed
+from dpjax.train.feed import host_parts
 from tests.gradients import softmax
 from tests.gradients.compare import assert_close
 
@@ -33,11 +34,25 @@ SAMPLERS = {
 
 
 def feed_of(data=DATA, sampling=SAMPLERS["poisson"], chunk=CHUNK, start=0, stop=STEPS, **options):
-    return HostFeed(data, sampling, KEY, chunk, start=start, stop=stop, **options)
+    return host_parts(data, sampling, KEY, chunk, start=start, stop=stop, **options)
+
+
+def batches(feed):
+    """Yields each step with its parts, as they come."""
+
+    def parts(first):
+        yield first
+        while not first.last:
+            first = next(feed)
+            yield first
+
+    with closing(feed):
+        for first in feed:
+            yield first.step, parts(first)
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "dpjax-host-feed"]
+    return [t for t in threading.enumerate() if t.name.startswith("dpjax-host-feed")]
 
 
 @pytest.fixture(autouse=True)
@@ -83,21 +98,20 @@ def test_parts_are_the_draw_and_gather_of_the_device(name):
     sampling = SAMPLERS[name]
     draw = jax.jit(lambda t: sampling.draw(KEY, t))
     seen = []
-    with feed_of(sampling=sampling, start=5, stop=9) as feed:
-        for t, lazy in feed:
-            parts, drawn = list(lazy), draw(t)
-            assert len(parts) == max(1, -(-int(drawn.size) // CHUNK))
-            real = np.concatenate([np.arange(CHUNK) < part.packed.size for part in parts])
-            assert np.array_equal(real, np.arange(len(real)) < drawn.size)
-            numbers = np.concatenate([part.packed.indices for part in parts])
-            assert np.array_equal(numbers[real], drawn.rows())
-            assert all(part.packed.sampling == sampling for part in parts)
-            for field, values in DATA.items():
-                rows = np.concatenate([part.rows[field] for part in parts])
-                used = np.asarray(drawn.indices)[: int(drawn.size)]
-                assert np.array_equal(rows[real], values[used])
-                assert np.all(rows[~real] == values[0])
-            seen.append(t)
+    for t, lazy in batches(feed_of(sampling=sampling, start=5, stop=9)):
+        parts, drawn = list(lazy), draw(t)
+        assert len(parts) == max(1, -(-int(drawn.size) // CHUNK))
+        real = np.concatenate([np.arange(CHUNK) < part.packed.size for part in parts])
+        assert np.array_equal(real, np.arange(len(real)) < drawn.size)
+        numbers = np.concatenate([part.packed.indices for part in parts])
+        assert np.array_equal(numbers[real], drawn.rows())
+        assert all(part.packed.sampling == sampling for part in parts)
+        for field, values in DATA.items():
+            rows = np.concatenate([part.rows[field] for part in parts])
+            used = np.asarray(drawn.indices)[: int(drawn.size)]
+            assert np.array_equal(rows[real], values[used])
+            assert np.all(rows[~real] == values[0])
+        seen.append(t)
     assert seen == [5, 6, 7, 8]
 
 
@@ -109,14 +123,13 @@ def test_one_compilation_for_all_steps_and_sizes():
         traces.append(1)
         return jnp.sum(rows["x"]) + packed.size
 
-    with feed_of() as feed:
-        for _, parts in feed:
-            part_sizes = []
-            for part in parts:
-                assert isinstance(part.packed.size, jax.Array)
-                consumer(*part)
-                part_sizes.append(int(part.packed.size))
-            sizes.add(sum(part_sizes))
+    for _, parts in batches(feed_of()):
+        part_sizes = []
+        for part in parts:
+            assert isinstance(part.packed.size, jax.Array)
+            consumer(part.rows, part.packed)
+            part_sizes.append(int(part.packed.size))
+        sizes.add(sum(part_sizes))
     assert len(sizes) > 4
     assert len(traces) == 1
 
@@ -139,24 +152,23 @@ def test_training_on_parts_is_training_on_the_device(name):
         return tx.update(grads_of(params, DATA, sampling.draw(KEY, t)), state, params)
 
     @jax.jit
-    def add(total, params, state, part):
-        clipped = method.clipped_sum(grads_of(params, part.rows, part.packed), state)
+    def add(total, params, state, rows, packed):
+        clipped = method.clipped_sum(grads_of(params, rows, packed), state)
         return clipped if total is None else total + clipped
 
     finish = jax.jit(tx.update)
     params, sizes = softmax.make_params(), set()
     state = tx.init(params)
-    with feed_of(sampling=sampling, chunk=2) as feed:
-        for t, parts in feed:
-            total, size = None, 0
-            for part in parts:
-                total = add(total, params, state, part)
-                size += int(part.packed.size)
-            sizes.add(size)
-            updates, after = finish(total, state, params)
-            assert_close((updates, after), on_device(params, state, t), rtol=2e-5, atol=2e-5)
-            assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(updates))
-            params, state = optax.apply_updates(params, updates), after
+    for t, parts in batches(feed_of(sampling=sampling, chunk=2)):
+        total, size = None, 0
+        for part in parts:
+            total = add(total, params, state, part.rows, part.packed)
+            size += int(part.packed.size)
+        sizes.add(size)
+        updates, after = finish(total, state, params)
+        assert_close((updates, after), on_device(params, state, t), rtol=2e-5, atol=2e-5)
+        assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(updates))
+        params, state = optax.apply_updates(params, updates), after
     assert min(sizes) == 0
     assert max(sizes) > 2  # more than one part of two rows
 
@@ -164,19 +176,17 @@ def test_training_on_parts_is_training_on_the_device(name):
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_depth_parts_are_gathered_while_the_consumer_works_and_no_more(depth):
     gathers, width = Gathers(), 11 + depth  # a shape of its own among the live arrays
-    with feed_of(watched(gathers, width), FixedSize(8, N), depth=depth) as feed:
-        taken = 0
-        for _, parts in feed:
-            for part in parts:
-                taken += 1
-                assert part.rows.shape == (CHUNK, width)
-                ahead = min(taken + depth, 2 * STEPS)
-                assert gathers.reach(ahead)  # without the thread it would stay at `taken`
-                if taken == 4:  # time enough for one too many
-                    assert not gathers.reach(ahead + 1, limit=0.3)
-                assert gathers.count == ahead
-                live = sum(array.shape == (CHUNK, width) for array in jax.live_arrays())
-                assert live <= 1 + depth
+    taken = 0
+    for part in feed_of(watched(gathers, width), FixedSize(8, N), depth=depth):
+        taken += 1
+        assert part.rows.shape == (CHUNK, width)
+        ahead = min(taken + depth, 2 * STEPS)
+        assert gathers.reach(ahead)  # without the thread it would stay at `taken`
+        if taken == 4:  # time enough for one too many
+            assert not gathers.reach(ahead + 1, limit=0.3)
+        assert gathers.count == ahead
+        live = sum(array.shape == (CHUNK, width) for array in jax.live_arrays())
+        assert live <= 1 + depth
     assert taken == gathers.count == 2 * STEPS
 
 
@@ -188,18 +198,16 @@ def test_the_first_part_arrives_while_later_ones_of_its_step_are_not_gathered():
         if gathers.count == 2:
             assert gate.wait(LIMIT)
 
-    with feed_of(watched(report), FixedSize(12, N), stop=1, depth=3) as feed:
-        for _, parts in feed:
-            assert next(parts).packed.size == CHUNK
-            assert gathers.count <= 2
-            gate.set()
-            assert len(list(parts)) == 2
+    for _, parts in batches(feed_of(watched(report), FixedSize(12, N), stop=1, depth=3)):
+        assert next(parts).packed.size == CHUNK
+        assert gathers.count <= 2
+        gate.set()
+        assert len(list(parts)) == 2
 
 
 def test_order_is_that_of_the_steps_however_deep():
     def values(depth):
-        with feed_of(depth=depth) as feed:
-            return [(t, [part.rows["y"].tolist() for part in parts]) for t, parts in feed]
+        return [(part.step, part.rows["y"].tolist()) for part in feed_of(depth=depth)]
 
     assert values(1) == values(2) == values(64)
 
@@ -211,66 +219,33 @@ def test_memory_map_and_devices(tmp_path):
     for device in (jax.devices()[1], NamedSharding(mesh, P("data"))):
         expected, where = feed_of(), set()
         feed = feed_of({"x": stored}, device=device)
-        for (_, parts), (_, others) in zip(feed, expected, strict=True):
-            for part, other in zip(parts, others, strict=True):
-                assert np.array_equal(part.rows["x"], other.rows["x"])
-                where |= {*part.rows["x"].devices(), *part.packed.indices.devices()}
+        for part, other in zip(feed, expected, strict=True):
+            assert np.array_equal(part.rows["x"], other.rows["x"])
+            where |= {*part.rows["x"].devices(), *part.packed.indices.devices()}
         assert where == ({device} if isinstance(device, jax.Device) else device.device_set)
 
 
 def test_leaving_early_ends_the_thread():
     gathers = Gathers()
-    for _, parts in feed_of(watched(gathers), FullBatch(N), depth=2):
-        next(parts)
+    with closing(feed_of(watched(gathers), FullBatch(N), depth=2)) as feed:
+        next(feed)
         assert gathers.reach(3)  # nothing is left to it but to wait
-        break
     assert not threads()
+    assert list(feed) == []
 
 
 def test_an_error_of_the_consumer_ends_the_thread():
-    def consume(feed):
-        for _, parts in feed:
-            next(parts)
+    def consume():
+        with closing(feed_of()) as feed:
+            next(feed)
             raise KeyError("of the consumer")
 
-    with pytest.raises(KeyError), feed_of() as feed:
-        consume(feed)
-    assert not threads()
-    with pytest.raises(KeyError):  # also without `with`
-        consume(feed_of())
+    with pytest.raises(KeyError):
+        consume()
     assert not threads()
 
 
-def test_a_closed_feed_gives_no_more():
-    feed = feed_of(sampling=FullBatch(N))
-    steps = iter(feed)
-    _, parts = next(steps)
-    next(parts)
-    feed.close()
-    feed.close()
-    assert not threads()
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="the feed is closed"):
-            next(parts)
-    with pytest.raises(RuntimeError, match="expected a new one to read from"):
-        next(iter(feed))
-    unread = feed_of()
-    unread.close()
-    with pytest.raises(RuntimeError, match="expected a new one to read from"):
-        next(iter(unread))
-
-
-def test_a_step_read_in_part_is_an_error():
-    """Half a batch is no draw of the sampling."""
-    with feed_of(sampling=FullBatch(N)) as feed:
-        steps = iter(feed)
-        _, parts = next(steps)
-        next(parts)
-        with pytest.raises(RuntimeError, match="step 0 has parts left"):
-            next(steps)
-
-
-def test_an_error_of_the_thread_is_raised_in_place_and_stays():
+def test_an_error_of_the_thread_is_raised_in_place():
     gathers = Gathers()
 
     def report():
@@ -278,14 +253,10 @@ def test_an_error_of_the_thread_is_raised_in_place_and_stays():
         if gathers.count == 4:
             raise OSError("the disk is gone")
 
-    with feed_of(watched(report), FixedSize(8, N)) as feed:
-        steps = iter(feed)
-        assert len(list(next(steps)[1])) == 2
-        _, parts = next(steps)
-        next(parts)
-        for _ in range(2):
-            with pytest.raises(OSError, match="the disk is gone"):
-                next(parts)
+    feed = feed_of(watched(report), FixedSize(8, N))
+    assert [next(feed).step for _ in range(3)] == [0, 0, 1]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(feed)
 
 
 @pytest.mark.parametrize(

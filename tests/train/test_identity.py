@@ -12,7 +12,7 @@ from dpjax import noise
 from dpjax.data import Split
 from dpjax.models.parameters import flat
 from dpjax.train import Run, RunFolder, export, train
-from dpjax.train.identity import Environment
+from dpjax.train.identity import environment
 from tests.train.small import Killed, experiment, images, stop_after
 
 DATA = images()
@@ -93,7 +93,7 @@ class TestEnvironment:
         (result,) = run(folder.path, resume=True, rekey=True)
         new = folder.identity()
         assert new.lineage != old.lineage
-        assert new.environment == Environment.current() != old.environment
+        assert new.environment == environment() != old.environment
         # Announced up to 6, gone on from the checkpoint at 3: all of it counts.
         assert [(e.start, e.steps) for e in folder.read_ledger().entries] == [(0, 6), (3, 5)]
         assert result.epsilon == pytest.approx(result.ledger.epsilon(1e-3, "rdp"))

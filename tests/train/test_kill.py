@@ -16,9 +16,9 @@ import pytest
 
 from dpjax import data
 from dpjax.cli import main
+from dpjax.data import fingerprints
 from dpjax.train import Run, RunFolder, build_program, train
 from dpjax.train.manifest import MANIFEST
-from dpjax.train.task import data_marks
 from tests.marks import some
 from tests.train.small import experiment, images
 
@@ -201,7 +201,7 @@ def last_state(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of every array of the last state by its path, keys among them."""
     run = RunFolder(folder)
     digits = data.load("digits")
-    member = Run.resume(build_program(run.read_config(), digits), run, data_marks(digits))
+    member = Run.resume(build_program(run.read_config(), digits), run, fingerprints(digits))
     assert member.notes == ()
     assert int(member.state.step) == member.program.plan.steps
     leaves = jax.tree_util.tree_leaves_with_path(member.state)

@@ -42,3 +42,12 @@ def test_labels_that_do_not_fit_are_refused(y, said):
     x = np.zeros((2, 4), np.float32)
     with pytest.raises(ValueError, match=said):
         Dataset("several", Split(x, y), Split(x, y), 3)
+
+
+@pytest.mark.parametrize("kind", ["U1", "O", "c8", "?"])
+def test_examples_that_are_no_numbers_are_refused(kind):
+    y = np.zeros(4, np.int32)
+    good, bad = (Split(np.zeros((4, 2), dtype), y) for dtype in ("f4", kind))
+    for train, test, part in ((bad, good, "train"), (good, bad, "test")):
+        with pytest.raises(TypeError, match=f"d: {part} examples of .*: expected numbers"):
+            Dataset("d", train, test, 2)

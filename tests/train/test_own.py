@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from dpjax.cli import main
-from dpjax.data import Dataset, Rows, Split, read_file
+from dpjax.data import Dataset, Rows, Split, fingerprints, read_file
 from dpjax.models.parameters import flat
 from dpjax.train import RunFolder, allow_import, build_program, train
-from dpjax.train.task import data_marks
 from tests.train.small import N, experiment, images
 
 DATA = images()
@@ -99,7 +98,7 @@ def test_a_source_trains_as_its_arrays_do(tmp_path):
     [one], [other] = (train(asked, data, tmp_path / str(i)) for i, data in enumerate((DATA, lazy)))
     for name, leaf in flat(one.state.params).items():
         np.testing.assert_array_equal(leaf, flat(other.state.params)[name])
-    marks = data_marks(lazy)
+    marks = fingerprints(lazy)
     assert marks["training"].startswith("some ")
     statement = (tmp_path / "1" / "statement.md").read_text()
     assert "a fingerprint of at most 4096 of them" in statement
@@ -110,7 +109,7 @@ def test_a_fingerprint_sees_a_changed_row_that_it_reads():
     changed = Split(DATA.train.x.copy(), DATA.train.y)
     changed.x[17, 0, 0] ^= 1
     one, other = (
-        data_marks(Dataset("a", Rows(Own(split)), DATA.test, 3, DATA.pixels))["training"]
+        fingerprints(Dataset("a", Rows(Own(split)), DATA.test, 3, DATA.pixels))["training"]
         for split in (DATA.train, changed)
     )
     assert one != other

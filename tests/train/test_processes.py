@@ -6,8 +6,8 @@ import pytest
 
 from dpjax import data
 from dpjax.cli import main
+from dpjax.data import fingerprints
 from dpjax.train import Run, RunFolder, build_program, mesh, training
-from dpjax.train.task import data_marks
 from tests.conftest import STORE, WORKER
 from tests.train.small import experiment
 from tests.train.test_kill import Victim, flags
@@ -20,7 +20,7 @@ FIGURE = 1e-6
 
 def state_of(folder):
     run, digits = RunFolder(folder), data.load("digits")
-    return Run.resume(build_program(run.read_config(), digits), run, data_marks(digits)).state
+    return Run.resume(build_program(run.read_config(), digits), run, fingerprints(digits)).state
 
 
 def farthest(a, b):

@@ -18,12 +18,13 @@ from jax.sharding import PartitionSpec as P
 
 from dpjax.gradients import per_example
 from dpjax.models.parameters import flat
-from dpjax.train import Experiment, build_program, build_runner, mesh, train, training
+from dpjax.train import Experiment, build_program, build_runner, mesh, runner, train, training
 from dpjax.train.checkpoint import Checkpoints
 from dpjax.train.config import RunConfig
 from dpjax.train.identity import member_key
-from dpjax.train.mesh import DeviceRunner, HostRunner, Layout, MeshRunner, stacked
+from dpjax.train.mesh import Layout
 from dpjax.train.progress import Progress
+from dpjax.train.runner import DeviceRunner, HostRunner, stacked
 from dpjax.train.task import examples_of
 from tests.marks import some
 from tests.train.small import N, experiment, images, program
@@ -92,7 +93,7 @@ def on_mesh(own, data=DATA):
     if jax.device_count() < DEVICES:
         pytest.skip(f"needs {DEVICES} devices")
     arrays = examples_of(data.train), examples_of(data.test)
-    return MeshRunner(own, *arrays, STEPS, Layout.of(RunConfig(mesh={"data": DEVICES})))
+    return DeviceRunner(own, *arrays, STEPS, Layout.of(RunConfig(mesh={"data": DEVICES})))
 
 
 def on_members(own):
@@ -200,7 +201,7 @@ class TestMesh:
         mesh = on_mesh(PLAIN("dp_sgd"))
         advance = jax.shard_map(
             lambda state, data, n: wrong.advance(state, data, n, STEPS),
-            mesh=mesh._mesh,
+            mesh=mesh._layout.mesh,
             in_specs=(P(), P("data"), P()),
             out_specs=P(),
         )
@@ -233,7 +234,7 @@ class TestMesh:
         one, _ = on_device(own).advance(state, STEPS)
         rules = {"dense/0/kernel": ["", "model"]}
         run = RunConfig(mesh={"data": 4, "model": 2}, sharding=rules)
-        runner = MeshRunner(own, TRAIN, TEST, STEPS, Layout.of(run))
+        runner = DeviceRunner(own, TRAIN, TEST, STEPS, Layout.of(run))
         split, _ = runner.advance(state, STEPS)
         assert_close(split, one, atol=1e-6)
         kernel = split.params["dense"]["0"]["kernel"]
@@ -291,9 +292,9 @@ class TestHost:
 
     def test_auto_asks_for_the_memory(self, monkeypatch):
         own, size = PLAIN("dp_sgd"), sum(leaf.nbytes for leaf in TRAIN)
-        monkeypatch.setattr(mesh, "device_memory", lambda: 2 * size)
+        monkeypatch.setattr(runner, "device_memory", lambda: 2 * size)
         assert isinstance(build_runner(own, DATA, RunConfig()), DeviceRunner)
-        monkeypatch.setattr(mesh, "device_memory", lambda: 2 * size - 2)
+        monkeypatch.setattr(runner, "device_memory", lambda: 2 * size - 2)
         assert isinstance(build_runner(own, DATA, RunConfig()), HostRunner)
         assert isinstance(build_runner(own, DATA, RunConfig(data="device")), DeviceRunner)
         monkeypatch.undo()

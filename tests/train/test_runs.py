@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from dpjax.accounting import Ledger, Steps
+from dpjax.data import fingerprints
 from dpjax.models.parameters import flat
 from dpjax.train import Run, RunFolder, build_program, export, loop, root_key, train
 from dpjax.train.folder import NOT_PRIVATE
-from dpjax.train.task import data_marks
 from tests.train import small
 from tests.train.small import Killed, N, experiment, images
 from tests.train.test_program import same_bytes
 
 DATA = images()
-MARKS = data_marks(DATA)
+MARKS = fingerprints(DATA)
 RUN = {"run__seed": 5, "run__evaluate_every": 2, "run__checkpoint_every": 3, "train__steps": 8}
 FILES = ("config.toml", "released.jsonl", "steps.csv", "ledger.json", "statement.md")
 

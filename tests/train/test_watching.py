@@ -10,6 +10,7 @@ import pytest
 
 from dpjax.train import Run, RunFolder, train
 from dpjax.train import loop as loop_module
+from dpjax.train import run as run_module
 from dpjax.train.progress import Bar, Lines, progress_for
 from tests.train.small import experiment, images
 
@@ -95,11 +96,12 @@ def test_a_bar_where_there_is_a_terminal(monkeypatch, stdout, stderr, expected):
 def test_of_many_evaluations_few_epsilons_are_computed_and_all_hold(tmp_path, monkeypatch):
     """The next computed one's, which is larger."""
     monkeypatch.setattr(loop_module, "_EXACT", 3)
+    monkeypatch.setattr(loop_module, "_LONG", 3)
     computed, original = [], Run.epsilon
     monkeypatch.setattr(Run, "epsilon", lambda run, t: computed.append(t) or original(run, t))
     asked = experiment(**{**RUN, "run__evaluate_every": 1})
     [result] = train(asked, DATA, tmp_path / "run")
-    assert sorted(set(computed)) == [2, 4, 6]
+    assert computed == [1, 2, 4, 6]
     rows = RunFolder(tmp_path / "run").released()
     entry = result.ledger.entries[0]
     for row in rows:
@@ -107,3 +109,11 @@ def test_of_many_evaluations_few_epsilons_are_computed_and_all_hold(tmp_path, mo
         assert row["epsilon"] >= ledger.epsilon(1e-3, "rdp") * (1 - 1e-9)
     assert rows[-1]["epsilon"] == pytest.approx(result.ledger.epsilon(1e-3, "rdp"))
     assert np.all(np.diff([row["epsilon"] for row in rows]) >= 0)
+
+
+def test_of_many_steps_some_are_written_however_they_were_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "_STEPS_KEPT", 3)  # every second one of six
+    for every in (1, 4):
+        folder = tmp_path / f"every-{every}"
+        train(experiment(**{**RUN, "run__evaluate_every": every}), DATA, folder)
+        assert RunFolder(folder).steps()["step"] == [0, 2, 4]

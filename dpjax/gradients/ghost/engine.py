@@ -33,10 +33,11 @@ from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
 from dpjax.gradients.ghost.trace import Program, analysed
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.jaxprs import is_differentiable, is_float, needed_inside, needed_values
-from dpjax.gradients.norms import combined_norm
+from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, over_clean_rows, vmap_engine
+from dpjax.spmd import Shards
 from dpjax.twofloat import TwoFloat, accumulation_dtype
 
 __all__ = [
@@ -71,12 +72,14 @@ class GhostChunk:
         squares: (k, leaves), the squared norms, and how much of them is in doubt.
         cancelling: whether terms of one example, longer than their sum, are added in the weighted
             sum; otherwise it adds whole gradients.
+        shards: how the examples lie on devices.
     """
 
     aux: Any
     real: jax.Array
     squares: Square
     cancelling: bool
+    shards: Shards
     _careful: _Careful = field(repr=False)
     _weighted: _Weighted = field(repr=False)
     _treedef: Any = field(repr=False)
@@ -109,7 +112,10 @@ class GhostChunk:
         return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
 
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
-        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite."""
+        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite.
+
+        If the rows of the chunk lie in several shards, the sum over each, along a leading axis.
+        """
         keep = self.real & jnp.isfinite(norms[:, 0])
         sums = self._weighted(jnp.where(keep[:, None], weights, 0), norms, keep, groups)
         total = jax.tree.unflatten(self._treedef, sums)
@@ -118,12 +124,14 @@ class GhostChunk:
     def rerounding(self, rows: int) -> float:
         """Returns ``sqrt(rows) (2^-23 k + 2^-14 [cancelling])``: a measured figure, not a proof.
 
-        A float32 product over k rows of length 1 is off by about ``0.3 k^1.5 2^-24``, errors of
-        different chunks are independent, and the first term is four times that. The second is more
-        than a search over rows that cancel within themselves found; their norms, which include an
-        allowance for rounding, keep it small.
+        A float32 product over k rows of length 1, those of a shard, is off by about
+        ``0.3 k^1.5 2^-24``, errors of different chunks are independent, and the first term is four
+        times that. The second is more than a search over rows that cancel within themselves found;
+        their norms, which include an allowance for rounding, keep it small.
         """
-        each = 2.0**-23 * len(self.real) + (2.0**-14 if self.cancelling else 0.0)
+        each = 2.0**-23 * (len(self.real) // self.shards.count) + (
+            2.0**-14 if self.cancelling else 0.0
+        )
         return math.sqrt(rows) * each
 
 
@@ -179,6 +187,7 @@ class Work:
     treedef: Any
     data: Any
     real: jax.Array
+    shards: Shards
     passed: Pass
 
     @classmethod
@@ -188,12 +197,17 @@ class Work:
         program = _program_of(loss_fn, params, data)
         leaves, treedef = jax.tree.flatten(params)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
-        passed = backward_pass(program, leaves, data, varying_zero(data, leaves))
-        return cls(program, blocks_of(program), leaves, treedef, data, chunk.real, passed)
+        passed = chunk.shards.pinned(
+            backward_pass(program, leaves, data, varying_zero(data, leaves))
+        )
+        blocks = blocks_of(program)
+        return cls(program, blocks, leaves, treedef, data, chunk.real, chunk.shards, passed)
 
     def again(self, data: Any) -> "Work":
         """Passes over other examples."""
-        passed = backward_pass(self.program, self.leaves, data, varying_zero(data, self.leaves))
+        passed = self.shards.pinned(
+            backward_pass(self.program, self.leaves, data, varying_zero(data, self.leaves))
+        )
         return replace(self, data=data, passed=passed)
 
     def given(self, block: Block) -> list[Given]:
@@ -218,7 +232,14 @@ class Work:
         """
         cancelling = any(map(_several_terms, unformed))
         return GhostChunk(
-            self.passed.aux, self.real, squares, cancelling, careful, weighted, self.treedef
+            self.passed.aux,
+            self.real,
+            squares,
+            cancelling,
+            self.shards,
+            careful,
+            weighted,
+            self.treedef,
         )
 
     def by_leaf(self, found: dict[int, jax.Array]) -> jax.Array:
@@ -228,8 +249,11 @@ class Work:
 
     def every_leaf(self, sums: dict[int, jax.Array]) -> list[jax.Array]:
         """Returns the sums of all leaves; zero for one that meets no data."""
+        parts = () if self.shards.count == 1 else (self.shards.count,)
         return [
-            sums[i] if i in sums else jnp.zeros_like(leaf, accumulation_dtype(leaf))
+            sums[i]
+            if i in sums
+            else jnp.zeros_like(leaf, accumulation_dtype(leaf), shape=(*parts, *leaf.shape))
             for i, leaf in enumerate(self.leaves)
         ]
 
@@ -259,7 +283,7 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
     small = [block for block in work.blocks if block not in large]
     squares: dict[int, Square] = {}
     kept: dict[int, jax.Array] = {}
-    for blocks, over in ((small, jax.vmap), (large, lambda fn: partial(jax.lax.map, fn))):
+    for blocks, over in ((small, jax.vmap), (large, lambda fn: partial(work.shards.mapped, fn))):
         if not blocks:
             continue
         measures = [_measure(work, block, keep, platform) for block in blocks]
@@ -276,15 +300,10 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
             squares.update(found)
             kept.update(formed)
     squares.update(
-        {leaf: Square(_squares(x), jnp.zeros_like(x, shape=len(x))) for leaf, x in kept.items()}
+        {leaf: Square(row_squares(x), jnp.zeros_like(x, shape=len(x))) for leaf, x in kept.items()}
     )
     both = (work.by_leaf({i: square[part] for i, square in squares.items()}) for part in (0, 1))
     return Square(*both), kept
-
-
-def _squares(rows: jax.Array) -> jax.Array:
-    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
-    return jnp.sum(flat * flat, axis=1)
 
 
 _Measure = Callable[[Sequence[Given]], tuple[dict[int, Square], dict[int, jax.Array]]]
@@ -304,7 +323,8 @@ def _measure(work: Work, block: Block, keep: bool, platform: Platform) -> _Measu
     def measured(given: Sequence[Given]) -> tuple[dict[int, Square], dict[int, jax.Array]]:
         off = _off(platform, block, given)
         norms = [
-            jnp.sqrt(_squares(x[None])[0]) + off for x in form(_as_summed(platform, block, given))
+            jnp.sqrt(row_squares(x[None])[0]) + off
+            for x in form(_as_summed(platform, block, given))
         ]
         return {i: _of_norm(n) for i, n in zip(block.leaves, norms, strict=True)}, {}
 
@@ -327,7 +347,7 @@ def _careful_norms(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns which rows were looked at again, and their norms by leaf from scaled numbers.
 
-    Some rows at a time are gathered, until there are none left.
+    Some rows of every shard at a time are gathered, until there are none left.
 
     Args:
         work: the pass.
@@ -343,17 +363,29 @@ def _careful_norms(
             zero[block.leaves[0]] = _is_zero_product(given[0])
     rows = needed(work.by_leaf(zero) > 0)
 
+    shards = work.shards
+    at_once = min(_AT_ONCE, len(rows) // shards.count)
+
     def some(platform: Platform, chosen: jax.Array) -> jax.Array:
-        own = jax.tree.map(lambda x: x[chosen], (kept, givens))
+        own, passed = shards.of_rows(
+            lambda tree, places: jax.tree.map(lambda x: x[places], tree),
+            ((kept, givens), work.passed),
+            chosen,
+        )
         one = partial(_careful_row, platform, work)
-        found = jax.lax.map(one, own) if platform.serial else jax.vmap(one)(own)
-        return replace(work, passed=jax.tree.map(lambda x: x[chosen], work.passed)).by_leaf(found)
+        found = shards.mapped(one, own) if platform.serial else jax.vmap(one)(own)
+        return replace(work, passed=passed).by_leaf(found)
 
     def more(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         left, lengths = state
-        chosen = jax.lax.top_k(left.astype(jnp.int32), min(_AT_ONCE, len(left)))[1]
+        chosen = shards.of_rows(lambda x: jax.lax.top_k(x, at_once)[1], left.astype(jnp.int32))
         found = by_platform(some, chosen).astype(lengths.dtype)
-        return left.at[chosen].set(False), lengths.at[chosen].set(found)
+        written = lambda x, places, new: x.at[places].set(new)  # noqa: E731
+        seen = jnp.zeros_like(left, shape=chosen.shape)
+        return (
+            shards.of_rows(written, left, chosen, seen),
+            shards.of_rows(written, lengths, chosen, found),
+        )
 
     lengths = work.by_leaf({})
     _, lengths = jax.lax.while_loop(lambda state: jnp.any(state[0]), more, (rows, lengths))
@@ -403,7 +435,7 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
         weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
     ) -> list[jax.Array]:
         def summed(platform: Platform) -> dict[int, jax.Array]:
-            def sums(rows: Any) -> dict[int, jax.Array]:
+            def of_shard(weights: jax.Array, rows: Any) -> dict[int, jax.Array]:
                 formed, given = rows
                 found = {
                     i: _weighted_rows(platform, weights[:, groups.of_leaf[i]], x)
@@ -412,14 +444,14 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
                 for i, block in unformed.items():
                     column = weights[:, groups.of_leaf[i]]
                     found[i] = weighted_site_sum(platform, block.sites[0], given[i], column)
+                for i, node in direct.items():
+                    found[i] = by_leaf(node, found[i], work.leaves[i])
                 return found
 
+            sums = partial(work.shards.each(of_shard), weights)
             return over_clean_rows(platform, sums, (kept, factors), keep, norms)
 
-        found = by_platform(summed)
-        for i, node in direct.items():
-            found[i] = by_leaf(node, found[i], work.leaves[i])
-        return work.every_leaf(found)
+        return work.every_leaf(by_platform(summed))
 
     return weighted
 
@@ -451,9 +483,8 @@ def _second_pass(work: Work) -> _Weighted:
         # finding that both passes compute the same, and from storing it.
         if len(keep) == 0:
             return work.every_leaf({})
-        good = jnp.argmax(keep)
         data, _ = jax.lax.optimization_barrier((work.data, norms))
-        again = work.again(jax.tree.map(lambda leaf: _replaced(leaf, keep, good), data))
+        again = work.again(work.shards.of_rows(_replaced, data, keep))
         if _rounds_to_half(work.program.level.jaxpr, work.program.level.needed):
             # The compiler may round this pass in other places than the first, and a number that
             # falls to the other side is off by 2^-8: no row may be longer than its norm said.
@@ -464,9 +495,9 @@ def _second_pass(work: Work) -> _Weighted:
             found: dict[int, jax.Array] = {}
             for block in again.blocks:
                 columns = [weights[:, groups.of_leaf[i]] for i in block.leaves]
-                sums = _sums(platform, again, block, columns)
+                sums = _sums(platform, again, block, columns, keep)
                 found.update(zip(block.leaves, sums, strict=True))
-            return {i: jnp.where(jnp.any(keep), total, 0) for i, total in found.items()}
+            return found
 
         return work.every_leaf(by_platform(summed))
 
@@ -488,24 +519,39 @@ def _rounds_to_half(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> bool:
 
 
 def _sums(
-    platform: Platform, work: Work, block: Block, weights: list[jax.Array]
+    platform: Platform, work: Work, block: Block, weights: list[jax.Array], keep: jax.Array
 ) -> list[jax.Array]:
     given = work.given(block)
     site, node = block.sites[0], block.sites[0].node
-    if _summed_at_site(block):
-        total = weighted_site_sum(platform, site, given[0], weights[0])
-        return [by_leaf(node, total, work.leaves[block.leaves[0]])]
-    form = former(platform, block, work.leaves)
-    serial = platform.serial and any(map(is_large, block.sites))
-    formed = jax.lax.map(form, given) if serial else jax.vmap(form)(given)
-    sums = [
-        _weighted_rows(platform, column, rows) for column, rows in zip(weights, formed, strict=True)
-    ]
-    return [by_leaf(node, sums[0], work.leaves[block.leaves[0]])] if block.direct else sums
+    rows: Any = given[0]
+    if not _summed_at_site(block):
+        form = former(platform, block, work.leaves)
+        serial = platform.serial and any(map(is_large, block.sites))
+        rows = work.shards.mapped(form, given) if serial else jax.vmap(form)(given)
+
+    def of_shard(weights: list[jax.Array], rows: Any, keep: jax.Array) -> list[jax.Array]:
+        if _summed_at_site(block):
+            sums = [weighted_site_sum(platform, site, rows, weights[0])]
+        else:
+            sums = [
+                _weighted_rows(platform, column, own)
+                for column, own in zip(weights, rows, strict=True)
+            ]
+        if block.direct or _summed_at_site(block):
+            sums = [by_leaf(node, sums[0], work.leaves[block.leaves[0]])]
+        return [jnp.where(jnp.any(keep), total, 0) for total in sums]
+
+    return work.shards.each(of_shard)(weights, rows, keep)
 
 
-def _replaced(leaf: jax.Array, keep: jax.Array, good: jax.Array) -> jax.Array:
-    return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, leaf[good])
+def _replaced(data: Any, keep: jax.Array) -> Any:
+    """Returns the rows of a shard, with one that is kept in place of all that are not."""
+    good = jnp.argmax(keep)
+
+    def one(leaf: jax.Array) -> jax.Array:
+        return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, leaf[good])
+
+    return jax.tree.map(one, data)
 
 
 def _several_terms(block: Block) -> bool:

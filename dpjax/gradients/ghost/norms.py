@@ -32,7 +32,7 @@ from dpjax.gradients.ghost.contractions import (
     wide,
 )
 from dpjax.gradients.ghost.trace import Meeting
-from dpjax.gradients.norms import power_of_two
+from dpjax.gradients.norms import power_of_two, row_squares
 from dpjax.gradients.platforms import Platform
 
 __all__ = [
@@ -152,7 +152,7 @@ def scaled_norm(x: jax.Array) -> jax.Array:
     5.0
     """
     near, power = _near_one(x)
-    norm = jnp.sqrt(jnp.sum(jnp.square(near.reshape(1, -1)), axis=1)[0]) * power
+    norm = jnp.sqrt(row_squares(near[None])[0]) * power
     return jnp.where(jnp.isnan(norm), jnp.inf, norm)
 
 

@@ -1,20 +1,32 @@
-"""Experiments that start from a pre-trained network: its texts, its weights, its frozen states."""
+"""The network of an experiment: new or pre-trained, the weights it starts from, its data."""
 
 import dataclasses
+import hashlib
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from dpjax import data, models
+from dpjax import _checks, data, models
 from dpjax.data import Dataset, Split
 from dpjax.models import CachedStates, LoRA, Network
+from dpjax.models.parameters import flat, nested
 from dpjax.train.config import Experiment
-from dpjax.train.parameters import read_weights
 
-__all__ = ["build_network", "load_dataset", "starting_weights", "with_frozen_states"]
+__all__ = [
+    "build_network",
+    "file_hash",
+    "load_dataset",
+    "starting_weights",
+    "with_frozen_states",
+    "with_hash",
+    "with_weights",
+]
 
 
 def load_dataset(
@@ -75,7 +87,56 @@ def starting_weights(experiment: Experiment, network: Network) -> Mapping[str, A
     model = experiment.model
     if model.pretrained is not None:
         return models.pretrained_weights(model.pretrained, network)
-    return None if model.weights is None else read_weights(model.weights)
+    return None if model.weights is None else _read_weights(model.weights)
+
+
+def file_hash(path: str | Path) -> str:
+    """Returns the sha256 of a file; a pipe or a device, which may never end, is refused."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path}: expected a plain file")
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """Reads an .npz file of parameters by path; it can hold arrays only, and never runs code."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, zipfile.BadZipFile, EOFError, MemoryError) as error:
+        raise ValueError(f"{path}: expected an .npz file of arrays: {error}") from error
+
+
+def with_weights(params: Any, weights: Mapping[str, Any]) -> Any:
+    """Returns the parameters with those replaced that `weights` has, by path."""
+    leaves = flat(params)
+    for path, array in weights.items():
+        if path not in leaves:
+            raise ValueError(f"model.weights: {path}: unknown; {_checks.nearest(path, leaves)}")
+        if array.shape != leaves[path].shape:
+            raise ValueError(
+                f"model.weights: {path} has shape {array.shape}: expected {leaves[path].shape}"
+            )
+    new = {
+        path: jnp.asarray(weights[path], leaf.dtype) if path in weights else leaf
+        for path, leaf in leaves.items()
+    }
+    return nested(new)
+
+
+def with_hash(experiment: Experiment) -> Experiment:
+    """Enters the hash of the weights to start from: they decide what is released."""
+    model = experiment.model
+    for name, hash_of in (("pretrained", models.pretrained_hash), ("weights", file_hash)):
+        path, known = getattr(model, name), getattr(model, f"{name}_sha256")
+        if path is None:
+            continue
+        found = hash_of(path)
+        if known not in (None, found):
+            raise ValueError(f"model.{name} = {path!r} has the sha256 {found}: expected {known}")
+        entered: dict[str, Any] = {f"{name}_sha256": found}
+        model = dataclasses.replace(model, **entered)
+    return dataclasses.replace(experiment, model=model)
 
 
 class _StateRows:

@@ -1,0 +1,146 @@
+"""Sums over devices as integers on a public grid: exact, in whatever order they are added."""
+
+import math
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from dpjax.twofloat import TwoFloat, added, of_integer
+
+__all__ = ["Limits", "grid_sum", "limb_sum", "off_grid", "one_limb"]
+
+# The unit of the coarse limb, relative to the largest possible sum; see `limb_sum`.
+_COARSE = 2.0**-30
+
+
+class Limits(NamedTuple):
+    """The most that one example adds to a coordinate, in absolute value; public."""
+
+    gradient: chex.Numeric
+    statistic: chex.Numeric
+
+
+# Let M be a power of two that bounds the sum over all devices of a coordinate's absolute values.
+# With coarse = 2^-30 M and fine = 2^-30 D coarse (D the number of devices, rounded up to a power of
+# two), a pair becomes the limbs
+#     a = round(hi / coarse) + round(lo / coarse),
+#     b = round((hi mod coarse) / fine) + round((lo mod coarse) / fine),
+# where x mod coarse is the remainder of the division before. No sum of limbs overflows an int32:
+# |sum a| <= (1 + 2^-23) M / coarse + D, and |sum b| <= D (coarse / fine + 1) <= 2^30 + D. Scaling
+# is by powers of two and the remainders are exact, so all that is lost is the rounding to b: at
+# most one `fine` a coordinate and device.
+
+
+def limb_sum(
+    sums: TwoFloat, most: Any, devices: int, axes: tuple[str, ...] | None = None
+) -> TwoFloat:
+    """Returns the sums over the devices, exact on the grid; float64 leaves are summed as they are.
+
+    Args:
+        sums: this device's; without `axes` those of all devices, along a leading axis.
+        most: for every leaf, a bound on the sum over devices of a coordinate's absolute values.
+        devices: D.
+        axes: the mesh axes, inside `shard_map`.
+    """
+    highs, treedef = jax.tree.flatten(sums.hi)
+    scales = [_power_of_two_above(x) for x in jax.tree.leaves(most)]
+    limbs = [
+        _limbs(hi / scale, lo / scale, devices) if hi.dtype == jnp.float32 else (hi,)
+        for hi, lo, scale in zip(highs, jax.tree.leaves(sums.lo), scales, strict=True)
+    ]
+    pairs = []
+    added_up = _over_leading_axis(limbs) if axes is None else jax.lax.psum(limbs, axes)
+    for limb, scale in zip(added_up, scales, strict=True):
+        if len(limb) == 1:
+            pairs.append((limb[0], jnp.zeros_like(limb[0])))
+        else:
+            hi, lo = _joined(limb[0], limb[1], devices)
+            pairs.append((hi * scale, lo * scale))
+    return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*pairs, strict=True)))
+
+
+def _over_leading_axis(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), tree)
+
+
+# The same in one limb, for a sum that may travel in 4 bytes a number only. M bounds the sum over
+# shards of a coordinate's absolute values, but for batches larger than six standard deviations
+# above the expected one: what exceeds a shard's share of the int32 range is cut off, which brings
+# no two parts further from each other. The cut is made on the integers, after both halves of a pair
+# are in. Rounding changes the difference of two parts by a unit at most in every coordinate, and so
+# by sqrt(d) units.
+
+_UNIT = 2.0**-31
+_LARGEST_POWER = 2.01  # what _power_of_two_above returns is at most so many times its argument
+
+
+def grid_sum(sums: TwoFloat, most: chex.Numeric, shards: int) -> TwoFloat:
+    """Returns the sums over the leading axis as integers: exact on a grid of 2^-31 of their range.
+
+    Float64 leaves are summed as they are.
+
+    Args:
+        sums: those of all shards, along a leading axis.
+        most: a bound on the sum over shards of a coordinate's absolute values; public. Each shard
+            may have its share of it.
+        shards: how many there are.
+    """
+    scale = _power_of_two_above(jnp.asarray(most, jnp.float32))
+    share = math.floor(2.0**31 / shards / 1.0005)  # _power_of_two_above leaves twice that room
+
+    def summed(hi: jax.Array, lo: jax.Array) -> TwoFloat:
+        if hi.dtype != jnp.float32:
+            total = jnp.sum(hi, axis=0)
+            return TwoFloat(total, jnp.zeros_like(total))
+        scaled = jnp.clip(hi / scale / _UNIT, -1.0002 * share, 1.0002 * share)
+        whole = jnp.round(scaled)
+        low = jnp.clip(lo / scale / _UNIT, -(2.0**-20) * share, 2.0**-20 * share)
+        rest = jnp.round((scaled - whole) + low)
+        integers = jnp.clip(whole.astype(jnp.int32) + rest.astype(jnp.int32), -share, share)
+        found = of_integer(jnp.sum(integers, axis=0, dtype=jnp.int32), _UNIT)
+        return TwoFloat(found.hi * scale, found.lo * scale)
+
+    highs, treedef = jax.tree.flatten(sums.hi)
+    pairs = [summed(*pair) for pair in zip(highs, jax.tree.leaves(sums.lo), strict=True)]
+    return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*pairs, strict=True)))
+
+
+def one_limb(coordinates: int, rows: int) -> float:
+    """Returns by how much `grid_sum` may change the difference of two parts of one shard.
+
+    In units of the most that a row adds to a coordinate, where `most` is that of so many rows.
+    """
+    return math.sqrt(coordinates) * _LARGEST_POWER * rows * _UNIT
+
+
+def off_grid(coordinates: int, devices: int) -> float:
+    """Returns by how much `limb_sum` may change the difference of two sums, in units of `most`."""
+    return 2 * devices * math.sqrt(coordinates) * _LARGEST_POWER * _fine(devices)
+
+
+def _limbs(hi: jax.Array, lo: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
+    """Returns (a, b) for M = 1."""
+
+    def split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        a = jnp.round(x / _COARSE)
+        return a.astype(jnp.int32), jnp.round((x - a * _COARSE) / _fine(devices)).astype(jnp.int32)
+
+    (a, b), (a_of_low, b_of_low) = split(hi), split(lo)
+    return a + a_of_low, b + b_of_low
+
+
+def _joined(a: jax.Array, b: jax.Array, devices: int) -> TwoFloat:
+    """Returns ``a coarse + b fine`` for M = 1."""
+    return added(of_integer(a, _COARSE), of_integer(b, _fine(devices)))
+
+
+def _fine(devices: int) -> float:
+    """Returns fine for M = 1."""
+    return 2.0 ** math.ceil(math.log2(devices)) * _COARSE**2
+
+
+def _power_of_two_above(most: jax.Array) -> jax.Array:
+    """Returns a power of two above `most`, with room for what rounding may add to it."""
+    return jnp.ldexp(jnp.float32(1), jnp.frexp(1.001 * most)[1])
