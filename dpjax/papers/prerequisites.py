@@ -11,20 +11,7 @@ from dpjax.accounting import tuning
 from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
 from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.printed_numbers import training_size
-<<<<<<< HEAD
 from dpjax.train import Experiment, resolve
-=======
-from dpjax.train import (
-    Experiment,
-    TrainState,
-    build_program,
-    build_runner,
-    member_key,
-    resolve,
-    root_key,
-)
-from dpjax.train.runner import Runner
->>>>>>> main
 
 __all__ = ["Findings", "Prerequisite", "TunedNoise"]
 

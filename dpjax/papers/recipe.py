@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from dpjax.papers.prerequisites import Prerequisite
 from dpjax.train import Experiment
@@ -16,7 +15,7 @@ SEARCH_SEED = 0
 SEEDS = 3
 """How many seeds a reported number has: 1, 2, ..."""
 
-Override = Mapping[str, Any]
+Override = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Recipe:
     experiment: Experiment | None
     grid: tuple[Override, ...] = ()
     searched: Experiment | None = None
-    paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    paper_grid: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     sound: Experiment | None = None
     waits_for: Prerequisite | None = None
     obstacle: str = ""

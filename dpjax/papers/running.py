@@ -15,13 +15,8 @@ from dpjax.data import Dataset
 from dpjax.models.nfnet_weights import read_nfnet
 from dpjax.papers.recipe import SeededRun
 from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
-<<<<<<< HEAD
 from dpjax.train import Experiment, load_dataset, train
-from dpjax.train.identity import Environment
-=======
-from dpjax.train import load_dataset, train
 from dpjax.train.identity import environment
->>>>>>> main
 
 __all__ = ["NFNETS", "nfnet_path", "pretrained_path", "run_all"]
 

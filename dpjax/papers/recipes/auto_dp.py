@@ -1,7 +1,6 @@
 """Auto DP-SGD's tables 2 to 6 and 9 to 17 as experiments (its section 5 and appendix B)."""
 
 import math
-from typing import Any
 
 from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.prerequisites import Findings
@@ -20,7 +19,7 @@ from dpjax.train import Experiment
 
 __all__ = ["recipe"]
 
-_MODELS: dict[str, dict[str, Any]] = {
+_MODELS: dict[str, dict[str, object]] = {
     "custom CNN": {"name": "small_cnn", "start": "pytorch"},
     "NFNet-F0 pretrained": {"name": "nfnet_f0"},
     "NFNet-F1 pretrained": {"name": "nfnet_f1"},
@@ -66,7 +65,7 @@ def _with_plateaus(cell: Cell, found: Findings) -> Recipe:
     return Recipe(experiment.with_values({"optimizer.learning_rate": rate}), ours=_ours(cell))
 
 
-def _method(cell: Cell) -> dict[str, Any]:
+def _method(cell: Cell) -> dict[str, object]:
     noise = {"noise_multiplier": cell.sigma0}
     name, _, setting = cell.method.partition(" C=")
     threshold = float(setting) if setting else THRESHOLD[cell.data]
@@ -88,7 +87,7 @@ def _method(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _schedule(cell: Cell) -> dict[str, Any]:
+def _schedule(cell: Cell) -> dict[str, object]:
     return {
         "noise_multiplier": cell.sigma0,
         "decay": decay_of(cell) or DECAYS["L"],
@@ -101,7 +100,7 @@ def _steps_per_epoch(cell: Cell) -> float:
     return training_size(_data(cell)) / BATCH[cell.data]
 
 
-def _experiment(cell: Cell, method: dict[str, Any]) -> Experiment:
+def _experiment(cell: Cell, method: dict[str, object]) -> Experiment:
     return Experiment.from_plain(
         {
             "data": {"name": _data(cell)},
@@ -118,14 +117,14 @@ def _experiment(cell: Cell, method: dict[str, Any]) -> Experiment:
     )
 
 
-def _optimizer(cell: Cell) -> dict[str, Any]:
+def _optimizer(cell: Cell) -> dict[str, object]:
     if cell.optimizer == "SGD":  # tables 9 and 10
         return {"name": "sgd", "learning_rate": 1e-4}
     rate = _rate(cell) if cell.table == "11" else _ONE_CYCLE
     return {"name": "adamw", "learning_rate": rate, "weight_decay": 1e-3}
 
 
-def _rate(cell: Cell) -> Any:
+def _rate(cell: Cell) -> object:
     """Returns a scheduler of table 11, with PyTorch's defaults as far as there are any."""
     name = cell.method.removeprefix("Auto DP-L ")
     if cell.method == _PLATEAU:
@@ -165,7 +164,7 @@ def _rate(cell: Cell) -> Any:
             "name": "sgdr_schedule",
             "cosine_kwargs": [{**ten, "end_value": 0.0}] * 10,
         },
-        "CyclicLR": _steps(cell, *_triangle(), start=_RATE / 10),
+        "CyclicLR": _triangles(cell),
         "OneCycleLR": _ONE_CYCLE,
     }[name]
 
@@ -178,10 +177,16 @@ def _steps(cell: Cell, *scales: tuple[int, float], start: float = _RATE) -> dict
     return {**named, "boundaries_and_scales": table}
 
 
-def _triangle() -> list[tuple[int, float]]:
-    """Returns ten triangles between a tenth of the rate and the rate, epoch by epoch."""
-    heights = [0.1 + 0.9 * (1 - abs(epoch % 10 - 5) / 5) for epoch in range(100)]
-    return [(epoch, heights[epoch] / heights[epoch - 1]) for epoch in range(1, 100)]
+def _triangles(cell: Cell) -> dict[str, object]:
+    """Returns a rate that goes up and down between a tenth of the rate and the rate, step by step.
+
+    PyTorch's CyclicLR takes 2,000 steps from one end to the other, and leaves both ends open; its
+    example has a factor of ten between them.
+    """
+    turns = range(2000, math.ceil(EPOCHS[cell.data] * _steps_per_epoch(cell)) + 2000, 2000)
+    scales = {str(step): 10.0 if i % 2 == 0 else 0.1 for i, step in enumerate(turns)}
+    named = {"name": "piecewise_interpolate_schedule", "interpolate_type": "linear"}
+    return {**named, "init_value": _RATE / 10, "boundaries_and_scales": scales}
 
 
 def _data(cell: Cell) -> str:

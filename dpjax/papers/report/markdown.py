@@ -1,7 +1,6 @@
 """Markdown for reports: tables, numbers and footnotes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dpjax.accounting.bound import rounded_up
 
@@ -70,7 +69,7 @@ def epsilon(values: Sequence[float | None]) -> str:
     return f"{float(text):,.0f}" if max(known) >= 1000 else text
 
 
-def setting(values: Mapping[str, Any]) -> str:
+def setting(values: Mapping[str, object]) -> str:
     """Returns arguments in short, without the tables that they are in.
 
     >>> setting({"method.threshold": 0.5, "optimizer.learning_rate": 4.0})
@@ -95,7 +94,7 @@ def footnotes(notes: Sequence[str]) -> tuple[list[str], str]:
     return marks, "<br>\n".join(f"[{i}] {note}" for i, note in enumerate(distinct, start=1))
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_value, value)) if len(value) < 4 else f"({len(value)} values)"
     if isinstance(value, float):
