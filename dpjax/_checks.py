@@ -7,7 +7,7 @@ import difflib
 import math
 import numbers
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeGuard
 
 __all__ = [
     "LARGEST",
@@ -31,7 +31,7 @@ _LAST_INTEGER = 2**63 - 1
 _LISTED = 100  # names in one sentence; of more, the nearest are said
 
 
-def finite(field: str, value: Any) -> float:
+def finite(field: str, value: object) -> float:
     """Returns `value` as a Python float, or refuses what is no finite real number.
 
     >>> finite("lr", 1)
@@ -48,7 +48,7 @@ def finite(field: str, value: Any) -> float:
     return number
 
 
-def positive(field: str, value: Any) -> float:
+def positive(field: str, value: object) -> float:
     """Returns `value` as a float that is finite and above zero.
 
     >>> positive("threshold", float("nan"))
@@ -61,7 +61,7 @@ def positive(field: str, value: Any) -> float:
     return finite(field, value)
 
 
-def normal(field: str, value: Any, *, zero: bool = False) -> float:
+def normal(field: str, value: object, *, zero: bool = False) -> float:
     """Returns `value` as a float in [`SMALLEST`, `LARGEST`], or 0 where `zero` allows it.
 
     For numbers that meet others in float32: 1e300 is infinite there, and 1e-300 is 0.
@@ -80,7 +80,7 @@ def normal(field: str, value: Any, *, zero: bool = False) -> float:
     return number
 
 
-def batch_size(field: str, value: Any) -> float:
+def batch_size(field: str, value: object) -> float:
     """Returns an expected batch size as a float that is at least 1.
 
     >>> batch_size("expected_batch_size", 0.1)
@@ -94,14 +94,14 @@ def batch_size(field: str, value: Any) -> float:
     return normal(field, value)
 
 
-def non_negative(field: str, value: Any) -> float:
+def non_negative(field: str, value: object) -> float:
     """Returns `value` as a float that is finite and at least zero."""
     if _is_real(value) and not (0 <= value < math.inf):
         raise ValueError(f"{field} = {_shown(value)}: expected a finite number >= 0")
     return finite(field, value)
 
 
-def fraction(field: str, value: Any, *, zero: bool = False, one: bool = False) -> float:
+def fraction(field: str, value: object, *, zero: bool = False, one: bool = False) -> float:
     """Returns `value` as a float between 0 and 1; `zero` and `one` say which ends are allowed."""
     inside = _is_real(value) and (0 < value < 1 or (zero and value == 0) or (one and value == 1))
     if _is_real(value) and not inside:
@@ -110,7 +110,7 @@ def fraction(field: str, value: Any, *, zero: bool = False, one: bool = False) -
     return finite(field, value)
 
 
-def integer(field: str, value: Any, *, at_least: int) -> int:
+def integer(field: str, value: object, *, at_least: int) -> int:
     """Returns `value` as a Python int that is not below `at_least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{field} = {value!r}: expected an integer >= {at_least}")
@@ -121,7 +121,7 @@ def integer(field: str, value: Any, *, at_least: int) -> int:
     return number
 
 
-def choice(field: str, value: Any, known: Iterable[str]) -> str:
+def choice(field: str, value: object, known: Iterable[str]) -> str:
     """Returns a name that is one of the known ones; an array or a list is none."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
@@ -149,12 +149,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{hint}(known: {', '.join(names) or 'none'})"
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     try:
         return repr(value)
-    except ValueError:  # an integer of more digits than Python writes
-        return f"an integer of {value.bit_length()} bits"
+    except ValueError:
+        if not isinstance(value, int):
+            raise
+        return f"an integer of {value.bit_length()} bits"  # more digits than Python writes

@@ -7,8 +7,7 @@ They evaluate with NumPy, so that making a mechanism compiles nothing and starts
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from dpjax._interpreter import traced
 from dpjax._record import Record
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold
-from dpjax.thresholds.threshold import CEILING, FLOOR
+from dpjax.thresholds.threshold import CEILING, FLOOR, State
 
 __all__ = [
     "SLACK",
@@ -45,7 +44,7 @@ class ContractViolation(AssertionError, ValueError):
     """A rule or a threshold does not keep what the privacy proof relies on."""
 
 
-def require(condition: Any, record: Record, what: str) -> None:
+def require(condition: object, record: Record, what: str) -> None:
     """Raises `ContractViolation` naming the record unless the condition holds."""
     if not condition:
         raise ContractViolation(f"{record!r}: {what}")
@@ -99,7 +98,7 @@ def some_batch(rng: np.random.Generator, rows: int, c: float) -> np.ndarray:
     return np.where(rare, rng.choice([0.0, 1e30, np.inf], rows), norms).astype(np.float32)
 
 
-def rebuilt_states(threshold: Threshold[Any], init: Any, thresholds: np.ndarray) -> list[Any]:
+def rebuilt_states(threshold: Threshold[State], init: State, thresholds: np.ndarray) -> list[State]:
     """Returns states at these thresholds, those among them that are legal beyond doubt.
 
     A state of one number can hold any threshold between `floor` and `ceiling`; another is the first
@@ -123,7 +122,7 @@ def rebuilt_states(threshold: Threshold[Any], init: Any, thresholds: np.ndarray)
     return [s for s, c in placed if s is not None and np.float32(s.threshold) == c]
 
 
-def _first_state(threshold: Threshold[Any], c0: float) -> Any:
+def _first_state(threshold: Threshold[State], c0: float) -> State | None:
     try:
         return traced(threshold.replace(c0=c0).init)()
     except (TypeError, ValueError):  # a c0 that it does not take
@@ -140,12 +139,12 @@ def check_rule_lightly(rule: Rule, thresholds: tuple[float, ...]) -> None:
     _remembered(_check_rule_lightly, rule, thresholds)
 
 
-def check_threshold_lightly(threshold: Threshold[Any]) -> None:
+def check_threshold_lightly(threshold: Threshold[State]) -> None:
     """Raises `ContractViolation` if a statistic is seen to break its contract in milliseconds."""
     _remembered(_check_threshold_lightly, threshold)
 
 
-def _remembered(check: Callable[..., None], record: Record, *rest: Any) -> None:
+def _remembered(check: Callable[..., None], record: Record, *rest: Hashable) -> None:
     """Runs a check once for equal records; a field that cannot be hashed is checked each time."""
     try:
         hash(record)
@@ -156,7 +155,7 @@ def _remembered(check: Callable[..., None], record: Record, *rest: Any) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _once(check: Callable[..., None], record: Record, *rest: Any) -> None:
+def _once(check: Callable[..., None], record: Record, *rest: Hashable) -> None:
     check(record, *rest)
 
 
@@ -193,7 +192,7 @@ def _check_weights_lightly(rule: Rule, norms: np.ndarray, c: np.ndarray) -> None
         require(False, rule, f"{what or f'the weight is {w:.6g}'} at norm {n:.6g}, c {c[column]:g}")
 
 
-def _check_threshold_lightly(threshold: Threshold[Any]) -> None:
+def _check_threshold_lightly(threshold: Threshold[State]) -> None:
     rng = np.random.default_rng(0)
     init = traced(threshold.init)()
     _check_rows_lightly(
@@ -224,7 +223,7 @@ def _check_threshold_lightly(threshold: Threshold[Any]) -> None:
 
 
 def _check_rows_lightly(
-    record: Record, what: str, function: Callable[[Any], Any], norms: np.ndarray
+    record: Record, what: str, function: Callable[[jax.Array], jax.Array], norms: np.ndarray
 ) -> None:
     """Checks that a row's value is the same in a batch and alone."""
     alone = traced(jax.vmap(lambda n: function(n[None])[0]), norms)(norms)

@@ -2,12 +2,11 @@
 
 import json
 import math
-from typing import Any
 
 __all__ = ["dumps"]
 
 
-def dumps(plain: Any) -> str:
+def dumps(plain: object) -> str:
     """Returns plain data as JSON on one line; a number that is not finite becomes null.
 
     >>> dumps({"loss": float("nan"), "thresholds": [0.5, float("inf")]})
@@ -16,7 +15,7 @@ def dumps(plain: Any) -> str:
     return json.dumps(_finite(plain), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

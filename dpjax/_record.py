@@ -24,7 +24,7 @@ class Record:
 
     role: ClassVar[str] = "record"
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the class known under its name; a name belongs to the module that took it first."""
         super().__init_subclass__(**kwargs)
         if "role" in cls.__dict__:  # a family's base, never instantiated
@@ -37,7 +37,7 @@ class Record:
             )
         _KINDS[cls.__name__] = cls
 
-    def _set(self, **values: Any) -> None:
+    def _set(self, **values: object) -> None:
         """Stores normalised field values; for ``__post_init__`` only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -56,7 +56,7 @@ class Record:
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Any) -> Self:
+    def from_plain(cls, plain: object) -> Self:
         """Builds the record back from `to_plain`'s data; anything unknown is refused."""
         record = _value_from_plain(cls.__name__, plain)
         if not isinstance(record, cls):
@@ -64,7 +64,7 @@ class Record:
         return record
 
 
-def _value_to_plain(field: str, value: Any) -> Any:
+def _value_to_plain(field: str, value: object) -> Any:
     if isinstance(value, Record):
         return value.to_plain()
     if isinstance(value, tuple):
@@ -77,7 +77,7 @@ def _value_to_plain(field: str, value: Any) -> Any:
     )
 
 
-def _value_from_plain(field: str, plain: Any) -> Any:
+def _value_from_plain(field: str, plain: object) -> Any:
     if isinstance(plain, dict):
         return _record_from_plain(field, plain)
     if isinstance(plain, list | tuple):

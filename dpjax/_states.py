@@ -1,16 +1,17 @@
 """Finding one transformation's state inside the state of a whole optax chain; printing states."""
 
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
 __all__ = ["find_state", "repr_without_keys"]
 
 S = TypeVar("S")
 
 
-def find_state(opt_state: Any, kind: type[S]) -> S:
+def find_state(opt_state: optax.OptState, kind: type[S]) -> S:
     """Returns the one state of this kind in `opt_state`, however the chain is nested.
 
     >>> import optax
@@ -33,7 +34,7 @@ class _Private:
         return "<private>"
 
 
-def repr_without_keys(state: Any) -> str:
+def repr_without_keys(state: NamedTuple) -> str:
     """Returns the repr of a named tuple with every random key in it hidden.
 
     Whoever has the key of a run can subtract its noise, and what is printed ends up in logs.
@@ -43,7 +44,7 @@ def repr_without_keys(state: Any) -> str:
     'State(step=3, key=<private>)'
     """
 
-    def hidden(leaf: Any) -> Any:
+    def hidden(leaf: object) -> object:
         dtype = getattr(leaf, "dtype", None)
         is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
         return _Private() if is_key else leaf

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ __all__ = ["dumps", "read"]
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Reads a file; what is no TOML is refused by the file's name."""
+    """Reads a TOML file.
+
+    Raises:
+        ValueError: naming the file, if it is not valid TOML.
+    """
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected TOML: {error}") from error
 
 
-def dumps(plain: dict[str, Any]) -> str:
+def dumps(plain: Mapping[str, object]) -> str:
     """Returns a table as TOML: values first, then a header for each table in it.
 
     Tables further inside are written inline, as in configs/methods.
@@ -38,7 +43,7 @@ def dumps(plain: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _lines(values: dict[str, Any]) -> str:
+def _lines(values: Mapping[str, object]) -> str:
     return "".join(f"{_key(key)} = {_value(key, value)}\n" for key, value in values.items())
 
 
@@ -46,7 +51,7 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
 
 
-def _value(field: str, value: Any) -> str:
+def _value(field: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ class Mechanism(_MechanismRecord):
         rule: how much of each gradient enters the sum; see `dpjax.rules`.
         threshold: a number, a schedule, an adaptive `dpjax.thresholds`, or with groups a tuple of
             numbers and schedules, one per group in the order in which the groups appear in the
-            parameters.
+            parameters. A number lies in [1e-25, 1e25], where float32 holds the noise; without
+            noise a larger one, `math.inf` too, is read as 1e25, which clips nothing.
         noise_multiplier: the total, accounted sigma: a number or a schedule. None, or a schedule
             with ``init=None``, until `dpjax.calibrate` finds it: nothing runs or is accounted
             before. 0 runs without noise and without a guarantee.
@@ -304,7 +306,7 @@ class Mechanism(_MechanismRecord):
         """Returns sigma_T, the gradient's own noise multiplier at this step."""
         return sigma_gradient(self.sigma(step), self.sigma_statistic(expected_batch_size))
 
-    def thresholds_at(self, step: chex.Numeric, state: Any, groups: int) -> jax.Array:
+    def thresholds_at(self, step: chex.Numeric, state: chex.ArrayTree, groups: int) -> jax.Array:
         """Returns the threshold of each of the groups, (G,).
 
         Args:
@@ -351,16 +353,30 @@ class Mechanism(_MechanismRecord):
             return self._checked_tuple(tuple(threshold))
         if isinstance(threshold, Threshold):
             return threshold
-        return _checked_number("threshold", threshold)
+        return self._checked_number("threshold", threshold)
 
-    def _checked_tuple(self, thresholds: tuple[Any, ...]) -> tuple[FloatOrSchedule, ...]:
+    def _checked_tuple(
+        self, thresholds: tuple[FloatOrSchedule, ...]
+    ) -> tuple[FloatOrSchedule, ...]:
         if self.groups is None:
             raise ValueError(f"threshold = {thresholds!r}: expected one number without groups")
         if isinstance(self.groups, labels) and self.groups.count != len(thresholds):
             raise ValueError(
                 f"threshold = {thresholds!r}: expected {self.groups.count} values, one per group"
             )
-        return tuple(_checked_number(f"threshold[{i}]", c) for i, c in enumerate(thresholds))
+        return tuple(self._checked_number(f"threshold[{i}]", c) for i, c in enumerate(thresholds))
+
+    def _checked_number(self, field: str, value: FloatOrSchedule) -> FloatOrSchedule:
+        noiseless = self.noise_multiplier == 0
+        if noiseless and isinstance(value, float | numbers.Real) and value > _LARGEST:
+            return float(value)  # no noise that float32 must hold; `thresholds_at` reads 1e25
+        value = schedules.number_or_schedule(field, value)
+        if not callable(value) and not _SMALLEST <= value <= _LARGEST:
+            raise ValueError(
+                f"{field} = {value!r}: expected a number in [{_SMALLEST:g}, {_LARGEST:g}], where "
+                "float32 holds the noise"
+            )
+        return value
 
     def _check_noise(self) -> None:
         """Refuses noise that float32 does not hold: it would be zero, or infinite."""
@@ -380,8 +396,8 @@ class Mechanism(_MechanismRecord):
     def _check_contract(self) -> None:
         """Refuses a rule or a threshold from outside that breaks what the bound rests on."""
         if _contract.is_foreign(self.rule):
-            numbers = (c for c in self._thresholds() if not callable(c))
-            _contract.check_rule_lightly(self.rule, tuple(numbers))
+            known = (min(c, _LARGEST) for c in self._thresholds() if not callable(c))
+            _contract.check_rule_lightly(self.rule, tuple(known))
         if isinstance(self.threshold, Threshold) and _contract.is_foreign(self.threshold):
             _contract.check_threshold_lightly(self.threshold)
 
@@ -414,17 +430,7 @@ class Mechanism(_MechanismRecord):
             )
 
 
-def _checked_number(field: str, value: Any) -> FloatOrSchedule:
-    value = schedules.number_or_schedule(field, value)
-    if not callable(value) and not _SMALLEST <= value <= _LARGEST:
-        raise ValueError(
-            f"{field} = {value!r}: expected a number in [{_SMALLEST:g}, {_LARGEST:g}], where "
-            "float32 holds the noise"
-        )
-    return value
-
-
-def _is_bare(value: Any) -> bool:
+def _is_bare(value: FloatOrSchedule | None) -> bool:
     """Says whether it is a callable of one's own: these are probed, and may be traced."""
     return callable(value) and not isinstance(value, schedules.Schedule)
 

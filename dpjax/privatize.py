@@ -220,6 +220,10 @@ def clipped_sum(
     Raises:
         ValueError: if momentum is stored for every example: such a batch comes in one part.
 
+    Privacy:
+        Bound: one example changes the sum by at most `mechanism.bound`. No noise is added here:
+        the sum is private, and so is every part of it.
+
     Example:
         >>> import dpjax
         >>> mechanism = Mechanism(dpjax.rules.abadi(), threshold=1.0, noise_multiplier=1.0)

@@ -51,7 +51,7 @@ def assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(a, b, tolerance, tolerance * float(np.abs(b).max()))
 
 
-@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("clip", [*CLIPS, float(np.finfo(np.float32).max)])
 def test_one_step_is_optax_aggregate(clip: float) -> None:
     """optax divides by the realised batch, dpjax by the expected: equal when these are."""
     theirs = optax.contrib.differentially_private_aggregate(clip, 0.0, KEY)
@@ -60,6 +60,15 @@ def test_one_step_is_optax_aggregate(clip: float) -> None:
     want, _ = theirs.update(grads, theirs.init(params), params)
     got, _ = ours.update(grads, ours.init(params), params)
     assert_same(got, want)
+
+
+def test_an_infinite_threshold_clips_nothing_and_takes_no_noise() -> None:
+    grads = gradients()
+    got = our_sum(methods.dp_sgd(0.0, threshold=math.inf), grads)
+    assert_same(got, jax.tree.map(lambda g: np.asarray(g, np.float64).sum(axis=0), grads))
+    for sigma in (None, 1.0):
+        with pytest.raises(ValueError, match=r"^threshold = inf: expected a finite number > 0$"):
+            methods.dp_sgd(sigma, threshold=math.inf)
 
 
 def test_a_run_with_adam_is_optax_run() -> None:

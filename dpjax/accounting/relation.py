@@ -1,7 +1,5 @@
 """Who counts as a neighbour, and which sampler is understood by which accountant."""
 
-from typing import Any
-
 from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
@@ -63,9 +61,9 @@ def check_accountant(accountant: str) -> str:
     return _checks.choice("accountant", accountant, ACCOUNTANTS)
 
 
-def check_supported(sampling: Any, accountant: str, relation: NeighboringRelation) -> None:
+def check_supported(sampling: object, accountant: str, relation: NeighboringRelation) -> None:
     """Refuses a pair of sampler and accountant without a known bound, and names what works."""
-    if type(sampling) not in SUPPORTED:
+    if not isinstance(sampling, Sampling) or type(sampling) not in SUPPORTED:
         known = ", ".join(kind.__name__ for kind in SUPPORTED)
         raise TypeError(f"sampling = {sampling!r}: expected one of {known}")
     check_accountant(accountant)

@@ -1,14 +1,13 @@
 """The privacy statement: a ledger in words, with what was not counted."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from dpjax.accounting.bound import Bound, rounded_down, rounded_up
 from dpjax.accounting.ledger import Ledger, Steps
 from dpjax.accounting.queries import Query
 from dpjax.accounting.tuning import Search, grid_composition
 from dpjax.mechanism import Mechanism
-from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
+from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 
 __all__ = ["NOT_COUNTED", "privacy_statement"]
 
@@ -100,7 +99,7 @@ def _worth(spent: Bound) -> str:
     return f"; epsilon is an upper bound{lower}{note}"
 
 
-def _described(entry: Any) -> str:
+def _described(entry: Steps | Query | Search) -> str:
     if isinstance(entry, Steps):
         since = f" from step {entry.start}" if entry.start else ""
         return f"{entry.steps} steps{since} of {_named(entry.mechanism)}; {_drawn(entry.sampling)}."
@@ -130,7 +129,7 @@ def _named(mechanism: Mechanism) -> str:
     return f"{name} (noisy {what}, noise multiplier {sigma})"
 
 
-def _drawn(sampling: Any) -> str:
+def _drawn(sampling: Sampling) -> str:
     if isinstance(sampling, Poisson):
         return f"batches by Poisson sampling at rate {sampling.rate:.6g}"
     if isinstance(sampling, TruncatedPoisson):

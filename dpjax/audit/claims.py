@@ -24,6 +24,10 @@ class Claim(NamedTuple):
     Attributes:
         epsilon: the claim.
         source: "accounted", or "printed": a paper's formula for what has no guarantee.
+
+    Example:
+        >>> Claim(epsilon=2.0, source="printed")
+        Claim(epsilon=2.0, source='printed')
     """
 
     epsilon: float
@@ -67,8 +71,14 @@ def claim_of(
 def with_noise_times(method: Noisy, factor: float) -> Noisy:
     """Returns the method with all its noise, gradient and statistic jointly, times a factor.
 
-    A factor below 1 makes a method that breaks the claim of the one it was made of: what an audit
-    must find.
+    A factor below 1 breaks the claim of the original method, which an audit must find.
+
+    Args:
+        method: the method.
+        factor: what the noise is multiplied by, > 0.
+
+    Returns:
+        The method with other noise; all else is unchanged.
 
     Example:
         >>> import dpjax

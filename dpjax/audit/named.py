@@ -31,6 +31,10 @@ class AuditPlan:
         noise: what the noise is multiplied by, behind the back of the claim.
         noise_multiplier: sigma, or sigma_0, of the step that is claimed for.
         twins: the attacks that are also made on a twin with half the noise, which they must find.
+
+    Example:
+        >>> AuditPlan(attacks=("step",)).bounds_of(methods=20)
+        20
     """
 
     attacks: tuple[str, ...] = ATTACKS
@@ -97,6 +101,17 @@ def audit_named(
         plan: what is done.
         dataset: loads what the canaries of a training hide in.
         printed: the claim for a method without a guarantee.
+
+    Returns:
+        The rows, with a twin's finding where `plan.twins` asks for one.
+
+    Raises:
+        ValueError: if `plan.attacks` has "training" and `dataset` is None.
+
+    Example:
+        >>> few = AuditPlan(("step",), StepAudit(draws=4_000, pilot=4_000))
+        >>> [row.verdict for row in audit_named("dp_sgd", Subject(), seed=0, plan=few)]
+        ['holds']
     """
     own = (seed ^ zlib.crc32(name.encode())) % 2**32  # no two methods see the same noise
 

@@ -25,6 +25,11 @@ class Pair:
         name: what is special about it.
         others: gradients of the other examples, (k, d) with k < `ROWS`; they never change.
         canary: the canary's gradient at each step, (T, d).
+
+    Example:
+        >>> pair = Pair("alone", np.zeros((0, DIMENSION)), np.ones((1, DIMENSION)))
+        >>> pair.repeated(3).steps, pair.mask().tolist()
+        (3, [0.0, 0.0, 0.0, 0.0])
     """
 
     name: str

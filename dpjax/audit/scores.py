@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Fitted", "Guess", "LargestCoordinate", "NearestAtom", "by_mean", "by_spread"]
+__all__ = ["FittedScore", "Guess", "LargestCoordinate", "NearestAtom", "by_mean", "by_spread"]
 
 Guess: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Takes releases (n, D) and returns which canary it was, indices (n,), and scores (n,)."""
@@ -19,7 +19,7 @@ _CERTAIN = 1e12  # the score of a release that one world alone makes
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedScore:
     """A score ``sum_j (linear_j x_j + quadratic_j x_j^2)``; larger where the canary is.
 
     A coordinate that is not finite counts as evidence by itself: for the world that makes more of
@@ -46,7 +46,7 @@ class Fitted:
         return np.clip(scores, -_CERTAIN, _CERTAIN)
 
 
-def by_mean(without: np.ndarray, with_canary: np.ndarray) -> Fitted:
+def by_mean(without: np.ndarray, with_canary: np.ndarray) -> FittedScore:
     """Fits Fisher's linear score ``(mu_1 - mu_0)^T S^-1 x``, S the covariance both worlds share.
 
     It is the likelihood ratio of two Gaussians of one covariance: of a sound release in particular.
@@ -62,10 +62,10 @@ def by_mean(without: np.ndarray, with_canary: np.ndarray) -> Fitted:
     covariance = (np.cov(zeros.T) + np.cov(ones.T)) / 2
     ridge = 1e-9 * np.trace(covariance) / len(shift) + 1e-30
     linear = np.linalg.solve(covariance + ridge * np.eye(len(shift)), shift)
-    return Fitted(linear, np.zeros_like(linear), centre, broken)
+    return FittedScore(linear, np.zeros_like(linear), centre, broken)
 
 
-def by_spread(without: np.ndarray, with_canary: np.ndarray) -> Fitted:
+def by_spread(without: np.ndarray, with_canary: np.ndarray) -> FittedScore:
     """Fits a Gaussian to each coordinate in each world, and scores by their likelihood ratio.
 
     ``sum_j ((x_j - mu_0j)^2 / v_0j - (x_j - mu_1j)^2 / v_1j) / 2``: it sees noise whose scale
@@ -80,7 +80,7 @@ def by_spread(without: np.ndarray, with_canary: np.ndarray) -> Fitted:
     floor = 1e-12 * max(zeros.var(0).max(), ones.var(0).max()) + 1e-30
     v0, v1 = zeros.var(0) + floor, ones.var(0) + floor
     m0, m1 = zeros.mean(0), ones.mean(0)
-    return Fitted(m1 / v1 - m0 / v0, (1 / v0 - 1 / v1) / 2, centre, broken)
+    return FittedScore(m1 / v1 - m0 / v0, (1 / v0 - 1 / v1) / 2, centre, broken)
 
 
 @dataclass(frozen=True, eq=False)

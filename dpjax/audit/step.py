@@ -11,7 +11,14 @@ from dpjax import _checks
 from dpjax.audit.bounds import bound_of_draws, check_confidence
 from dpjax.audit.claims import Claim, Finding, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.pairs import DIMENSION, PAIRS, Pair, lineup_like, random_pairs
-from dpjax.audit.scores import Fitted, Guess, LargestCoordinate, NearestAtom, by_mean, by_spread
+from dpjax.audit.scores import (
+    FittedScore,
+    Guess,
+    LargestCoordinate,
+    NearestAtom,
+    by_mean,
+    by_spread,
+)
 from dpjax.audit.subjects import Auditable, Draw, releases_of, watched
 from dpjax.mechanism import Release
 
@@ -40,6 +47,10 @@ class StepAudit:
             chosen of them.
         delta: the delta at which claim and bound are compared first. A hundred
             thousand draws show what happens with a probability of one in a thousand, not of 1e-5.
+
+    Example:
+        >>> StepAudit(draws=10_000).pilot
+        8000
     """
 
     draws: int = 100_000
@@ -75,6 +86,9 @@ def audit_step(
         steps: how many steps are watched and claimed for.
         noise: what the noise is multiplied by, behind the back of the claim.
         printed: the claim for a method without a guarantee.
+
+    Returns:
+        The best lower bound on epsilon that was found, beside the claim.
 
     Example:
         >>> import dpjax, jax
@@ -121,6 +135,17 @@ def audit_release(
         audit: how much is drawn.
         pairs: the pairs, all of as many steps.
         rate: the probability with which a step takes the canary.
+
+    Returns:
+        The best lower bound on epsilon that was found, beside the claim.
+
+    Example:
+        >>> import dpjax, jax
+        >>> method = dpjax.methods.dp_sgd(noise_multiplier=1.0)
+        >>> few = StepAudit(draws=4_000, pilot=4_000)
+        >>> audit_release("mine", method, lambda delta: Claim(0.1, "made up"), jax.random.key(0),
+        ...               few).verdict
+        'REFUTED'
     """
     deltas = sorted({audit.delta, *_DELTAS})
     claimed = {delta: claims(delta) for delta in deltas}
@@ -161,7 +186,7 @@ def audit_release(
 
 class _Attack(NamedTuple):
     pair: Pair
-    scores: dict[str, Fitted]
+    scores: dict[str, FittedScore]
     promise: float
     shift: float
 

@@ -17,7 +17,7 @@ from dpjax.audit.pairs import DIMENSION, ROWS, Pair
 from dpjax.gradients import per_example_grads
 from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method, constructors
-from dpjax.thresholds import Threshold, ThresholdContext
+from dpjax.thresholds import Threshold, ThresholdContext, ThresholdState
 
 __all__ = [
     "BATCH_SIZE",
@@ -43,6 +43,10 @@ class Subject:
         batch_size: of its training, unless that takes all examples at every step.
         canaries: of its training; about half of them are trained on.
         printed: whether its claim is a paper's formula, since it has no guarantee.
+
+    Example:
+        >>> Subject({"threshold": 0.5}).method("dp_sgd", noise_multiplier=1.0).threshold
+        0.5
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +89,7 @@ SUBJECTS: Mapping[str, Subject] = {name: _SPECIAL.get(name, Subject()) for name 
 
 
 class _WatchedState(NamedTuple):
-    inner: Any
+    inner: ThresholdState
     noisy: jax.Array
 
     @property
@@ -122,13 +126,26 @@ class _Watched(Threshold[_WatchedState]):
 
 
 def watched(subject: Release) -> Release:
-    """Returns the subject with its noisy statistic in the state; it releases what it did before."""
+    """Returns the subject with its noisy statistic in the state; it releases what it did before.
+
+    Args:
+        subject: what is audited.
+
+    Returns:
+        The subject itself if it has no statistic.
+
+    Example:
+        >>> import dpjax
+        >>> method = dpjax.methods.andrew(noise_multiplier=1.0)
+        >>> type(watched(method).threshold).__name__, watched(dpjax.methods.dp_sgd(1.0)).threshold
+        ('_Watched', 1.0)
+    """
     if not isinstance(subject, Mechanism) or not isinstance(subject.threshold, Threshold):
         return subject
     return subject.replace(threshold=_Watched(subject.threshold))
 
 
-def watched_statistic(opt_state: Any) -> jax.Array:
+def watched_statistic(opt_state: optax.OptState) -> jax.Array:
     """Returns the noisy statistic of the last step, (m,); (0,) where there is none."""
     nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, _WatchedState))
     found = [node.noisy for node in nodes if isinstance(node, _WatchedState)]
@@ -209,6 +226,6 @@ def _parts(flat: jax.Array) -> dict[str, jax.Array]:
     return {"first": flat[..., :half], "second": flat[..., half:]}
 
 
-def _linear(params: Any, example: Any) -> jax.Array:
+def _linear(params: chex.ArrayTree, example: chex.ArrayTree) -> jax.Array:
     products = jax.tree.map(jnp.vdot, params, example)
     return jnp.sum(jnp.stack(jax.tree.leaves(products)))

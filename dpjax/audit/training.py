@@ -91,6 +91,10 @@ class TrainingAudit:
         epochs: how long it trains.
         delta: of the claim and of the bound.
         confidence: the probability with which the bound holds.
+
+    Example:
+        >>> TrainingAudit(examples=500).epsilon
+        8.0
     """
 
     examples: int = 1000
@@ -131,6 +135,9 @@ def audit_training(
         audit: how large it is.
         noise: what the noise is multiplied by, behind the back of the claim.
         printed: the claim for a method without a guarantee.
+
+    Returns:
+        The findings of "one run" and of "final model".
     """
     rng = np.random.default_rng(seed)
     rows = rng.permutation(dataset.size)[: audit.examples]

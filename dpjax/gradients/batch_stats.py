@@ -10,7 +10,7 @@ import jax
 __all__ = ["refuse_batch_stats", "refuse_closed_over_batch_stats"]
 
 
-def refuse_batch_stats(model: Any) -> None:
+def refuse_batch_stats(model: object) -> None:
     """Refuses a model, or its variables, that keeps batch statistics, and names the layer.
 
     Under a single example, a batch normalisation's mean is the example itself and its output is
@@ -18,6 +18,9 @@ def refuse_batch_stats(model: Any) -> None:
 
     Args:
         model: Linen variables, an NNX module or state, or any pytree of parameters.
+
+    Raises:
+        ValueError: if it keeps batch statistics.
 
     Example:
         >>> refuse_batch_stats({"params": {}, "batch_stats": {"BatchNorm_0": {"mean": 0.0}}})
@@ -31,7 +34,7 @@ def refuse_batch_stats(model: Any) -> None:
     if nnx is not None and isinstance(model, nnx.Module):
         model = nnx.state(model)
 
-    def is_stat(leaf: Any) -> bool:
+    def is_stat(leaf: object) -> bool:
         return nnx is not None and isinstance(leaf, nnx.BatchStat)
 
     for path, leaf in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_stat):
@@ -46,7 +49,7 @@ def refuse_batch_stats(model: Any) -> None:
             )
 
 
-def refuse_closed_over_batch_stats(loss_fn: Callable[..., Any]) -> None:
+def refuse_closed_over_batch_stats(loss_fn: Callable[..., object]) -> None:
     """Refuses a loss that reads variables or a module with batch statistics from its surroundings.
 
     That is how they reach a loss when only the parameters are passed to it.
@@ -64,7 +67,7 @@ def _nnx() -> Any:
     return sys.modules.get("flax.nnx")
 
 
-def _closed_over(function: Any, depth: int) -> Iterator[Any]:
+def _closed_over(function: Callable[..., object], depth: int) -> Iterator[object]:
     function = inspect.unwrap(function)
     if depth == 0 or not inspect.isfunction(function):
         return

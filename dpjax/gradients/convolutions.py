@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.extend import core
@@ -20,7 +21,7 @@ from dpjax.gradients.platforms import Platform, by_platform
 __all__ = ["channels_last_convolutions"]
 
 
-def channels_last_convolutions(fn: Callable[..., Any]) -> Callable[..., Any]:
+def channels_last_convolutions(fn: Callable[..., chex.ArrayTree]) -> Callable[..., chex.ArrayTree]:
     """Returns the same function with its convolutions written channels last on a CPU.
 
     On other platforms they stay as they are. Operands and results are transposed around each
@@ -37,7 +38,7 @@ def channels_last_convolutions(fn: Callable[..., Any]) -> Callable[..., Any]:
         True
     """
 
-    def rewritten(*args: Any) -> Any:
+    def rewritten(*args: chex.ArrayTree) -> chex.ArrayTree:
         traced, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
         if not _convolves(traced.jaxpr):
             return fn(*args)
@@ -48,23 +49,25 @@ def channels_last_convolutions(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _convolves(jaxpr: core.Jaxpr) -> bool:
-    def inside(eqn: Any) -> bool:
+    def inside(eqn: core.JaxprEqn) -> bool:
         called = called_program(eqn)
         return called is not None and _convolves(called[0])
 
     return any(eqn.primitive.name == "conv_general_dilated" or inside(eqn) for eqn in jaxpr.eqns)
 
 
-def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _evaluated(
+    jaxpr: core.Jaxpr, consts: Sequence[jax.Array], args: Sequence[jax.Array]
+) -> list[jax.Array]:
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: core.Var | core.Literal) -> jax.Array:
         return atom.val if isinstance(atom, core.Literal) else known[atom]
 
     for eqn in jaxpr.eqns:
         values = [read(atom) for atom in eqn.invars]
         if eqn.primitive.name == "conv_general_dilated":
-            found: Sequence[Any] = [by_platform(partial(_written, eqn), *values)]
+            found: Sequence[jax.Array] = [by_platform(partial(_written, eqn), *values)]
         elif (called := called_program(eqn)) is not None and _convolves(called[0]):
             found = _evaluated(*called, values)
         else:
@@ -73,7 +76,9 @@ def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) ->
     return [jnp.asarray(read(atom)) for atom in jaxpr.outvars]
 
 
-def _written(eqn: Any, platform: Platform, image: jax.Array, kernel: jax.Array) -> jax.Array:
+def _written(
+    eqn: core.JaxprEqn, platform: Platform, image: jax.Array, kernel: jax.Array
+) -> jax.Array:
     if platform.name == "cpu":
         return _channels_last(image, kernel, **eqn.params)
     return evaluate(eqn, [image, kernel])[0]

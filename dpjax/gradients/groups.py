@@ -15,7 +15,12 @@ __all__ = ["GroupIndex", "Groups", "group_index", "labels", "leaf_paths", "norma
 
 
 class GroupIndex(NamedTuple):
-    """The group of every leaf: `of_leaf[i]` for leaf i of ``jax.tree.leaves(params)``."""
+    """The group of every leaf.
+
+    Attributes:
+        of_leaf: the number of the group, from 0, for each leaf of ``jax.tree.leaves(params)``.
+        names: the groups' names.
+    """
 
     of_leaf: tuple[int, ...]
     names: tuple[str, ...]
@@ -94,6 +99,12 @@ def group_index(groups: Groups, params: chex.ArrayTree) -> GroupIndex:
         groups: None (one group), "per_leaf", or a pytree of labels that is a prefix of `params`.
         params: the pytree of parameters.
 
+    Returns:
+        The groups' numbers and names.
+
+    Raises:
+        ValueError: if `params` has no leaves, or labels and parameters do not fit each other.
+
     Example:
         >>> group_index("per_leaf", {"bias": 0.0, "kernel": 0.0})
         GroupIndex(of_leaf=(0, 1), names=('bias', 'kernel'))
@@ -112,7 +123,7 @@ def group_index(groups: Groups, params: chex.ArrayTree) -> GroupIndex:
     return GroupIndex(tuple(names.index(label) for label in label_of_leaf), names)
 
 
-def leaf_paths(tree: Any) -> list[str]:
+def leaf_paths(tree: chex.ArrayTree) -> list[str]:
     """Returns the path of every leaf, its keys joined by "/"."""
     return [_joined(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, NoReturn
 import chex
 import jax
 import jax.numpy as jnp
-from jax.extend.core import get_opaque_trace_state
 from jax.sharding import AbstractMesh
 
 from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
@@ -20,6 +19,11 @@ from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
 from dpjax.spmd import as_automatic, as_explicit, automatic_axes
 from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
+
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # jax 0.8 has it elsewhere
+    from jax.core import get_opaque_trace_state
 
 __all__ = ["BatchSums", "PerExampleGrads", "Program"]
 
@@ -84,11 +88,29 @@ class PerExampleGrads:
 
     Made inside the jitted step by `per_example_grads`, and evaluated when they are used: by
     `privatize`, which may change the loss first, or by the properties below, for people.
-    Everything it returns is private until noise is added. To JAX it is a pytree that cannot be
-    flattened: whatever would map over it as over gradients is told to stand behind `privatize`.
+    To JAX it is a pytree that cannot be flattened: whatever would map over it as over gradients is
+    told to stand behind `privatize`.
 
     Padded rows have norm 0 and add exactly zero to every sum. A real row whose gradient is not
     finite has norm +inf and counts as a zero gradient, whatever its weight.
+
+    Args:
+        run: the pass over one chunk.
+        rows: the rows of the batch.
+        like: a pytree shaped like the sum.
+        zero: inside `shard_map`, a zero that differs by device as the engine's results do.
+        sampling: what drew the batch; None if that is not known.
+        mesh: a mesh with explicit axes, which are automatic in the arrays given here; None if it
+            has none.
+
+    Privacy:
+        Everything it returns is private until noise is added: norms, losses, aux and sums.
+
+    Example:
+        >>> from dpjax.gradients import per_example_grads
+        >>> grads = per_example_grads(lambda w, x: w @ x)(jnp.zeros(2), jnp.array([[3.0, 4.0]]))
+        >>> round(float(grads.norms[0]), 3), grads.weighted_sum(jnp.array([0.5])).tolist()
+        (5.0, [1.5, 2.0])
     """
 
     def __init__(
@@ -100,12 +122,7 @@ class PerExampleGrads:
         sampling: Sampling | None = None,
         mesh: AbstractMesh | None = None,
     ) -> None:
-        """Takes the pass over one chunk, the rows, and a pytree shaped like the sum.
-
-        `zero` differs by device as the engine's results do, inside `shard_map`. `sampling` is what
-        drew the batch; None if that is not known. `mesh` has explicit axes, which are automatic in
-        the arrays given here; None if it has none.
-        """
+        """Takes the fields."""
         self._run = run
         self._rows = rows
         self._like = like

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend import core
 
 __all__ = [
+    "aval_of",
     "called_program",
     "evaluate",
     "has_linear_derivative",
@@ -24,7 +25,7 @@ __all__ = [
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint")
 
 
-def called_program(eqn: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
+def called_program(eqn: core.JaxprEqn) -> tuple[core.Jaxpr, Sequence[jax.Array]] | None:
     """Returns the program and constants of an equation that merely calls one; None for others."""
     if eqn.primitive.name not in _CALLS:
         return None
@@ -32,7 +33,7 @@ def called_program(eqn: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
     return (called.jaxpr, called.consts) if hasattr(called, "consts") else (called, ())
 
 
-def inner_programs(eqn: Any) -> Iterator[core.Jaxpr]:
+def inner_programs(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
     """Yields every program that an equation holds: branches, bodies of loops, calls."""
     for value in eqn.params.values():
         for one in value if isinstance(value, list | tuple) else (value,):
@@ -42,8 +43,8 @@ def inner_programs(eqn: Any) -> Iterator[core.Jaxpr]:
 
 
 def evaluate(
-    eqn: Any, values: Sequence[Any], parameters: Mapping[str, Any] | None = None
-) -> Sequence[Any]:
+    eqn: core.JaxprEqn, values: Sequence[jax.Array], parameters: Mapping[str, object] | None = None
+) -> Sequence[jax.Array]:
     """Evaluates one equation, whatever its primitive; `parameters` replace some of its own."""
     own = eqn.params if parameters is None else {**eqn.params, **parameters}
     bound = eqn.primitive.get_bind_params(own)
@@ -53,12 +54,17 @@ def evaluate(
     return found if eqn.primitive.multiple_results else [found]
 
 
-def is_differentiable(aval: Any) -> bool:
+def aval_of(atom: core.Var | core.Literal) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of a value: JAX's own type of it says less."""
+    return cast(jax.ShapeDtypeStruct, atom.aval)
+
+
+def is_differentiable(aval: object) -> bool:
     """Says whether a value has a gradient: a floating-point or complex array."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
-def is_float(aval: Any) -> bool:
+def is_float(aval: object) -> bool:
     """Says whether a value is a floating-point array."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.floating)
 
@@ -84,12 +90,12 @@ def needed_values(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> set[core.Var]:
     return found
 
 
-def _variables(atoms: Sequence[Any], chosen: Sequence[bool]) -> set[core.Var]:
+def _variables(atoms: Sequence[core.Var | core.Literal], chosen: Sequence[bool]) -> set[core.Var]:
     pairs = zip(atoms, chosen, strict=True)
     return {atom for atom, one in pairs if one and not isinstance(atom, core.Literal)}
 
 
-def _needed_operands(eqn: Any, needed: Sequence[bool]) -> list[bool]:
+def _needed_operands(eqn: core.JaxprEqn, needed: Sequence[bool]) -> list[bool]:
     """Returns, for each operand, whether the needed results of an equation depend on it."""
     if called_program(eqn) is None and eqn.primitive.name != "scan":
         return [True] * len(eqn.invars)
@@ -98,7 +104,9 @@ def _needed_operands(eqn: Any, needed: Sequence[bool]) -> list[bool]:
     return [var in found for var in jaxpr.invars]
 
 
-def needed_inside(eqn: Any, needed: Sequence[bool]) -> list[tuple[core.Jaxpr, list[bool]]]:
+def needed_inside(
+    eqn: core.JaxprEqn, needed: Sequence[bool]
+) -> list[tuple[core.Jaxpr, list[bool]]]:
     """Returns the programs that an equation holds, each with which of its results are needed.
 
     This is exact for calls and scans. Elsewhere (branches, derivatives written by hand) all results
@@ -145,7 +153,7 @@ _TOGETHER = ("add", "sub", "add_any", "concatenate", "pad")
 _EACH = ("mul", "dot_general", "conv_general_dilated")
 
 
-def has_linear_derivative(eqn: Any) -> bool:
+def has_linear_derivative(eqn: core.JaxprEqn) -> bool:
     """Says whether ``pull(g) + pull(h) = pull(g + h)`` for the pull-back of an equation.
 
     JAX's own derivatives are linear. One that was written for a function by hand is traced, and is
@@ -167,8 +175,8 @@ def has_linear_derivative(eqn: Any) -> bool:
     own = [i for i, atom in enumerate(eqn.invars) if is_differentiable(atom.aval)]
     out = [i for i, var in enumerate(eqn.outvars) if is_differentiable(var.aval)]
 
-    def pull(operands: list[Any], cotangents: list[Any]) -> Any:
-        def results(*values: Any) -> list[Any]:
+    def pull(operands: list[jax.Array], cotangents: list[jax.Array]) -> tuple[jax.Array, ...]:
+        def results(*values: jax.Array) -> list[jax.Array]:
             known = dict(zip(own, values, strict=True))
             found = evaluate(eqn, [known.get(i, x) for i, x in enumerate(operands)])
             return [found[i] for i in out]
@@ -186,7 +194,7 @@ def has_linear_derivative(eqn: Any) -> bool:
     )
 
 
-def _is_custom(eqn: Any) -> bool:
+def _is_custom(eqn: core.JaxprEqn) -> bool:
     """Says whether an equation is, or holds, a function with a derivative of its own."""
     if eqn.primitive.name.startswith("custom_") or eqn.primitive.name == "linear_call":
         return True
@@ -198,7 +206,7 @@ def _kinds(jaxpr: core.Jaxpr, kinds: Sequence[_Kind]) -> list[_Kind]:
     known = dict(zip(jaxpr.invars, kinds, strict=True))
     known.update(dict.fromkeys(jaxpr.constvars, _Kind.FIXED))
 
-    def read(atom: Any) -> _Kind:
+    def read(atom: core.Var | core.Literal) -> _Kind:
         if not isinstance(atom, core.Literal):
             return known[atom]
         return _Kind.ZERO if np.all(np.asarray(atom.val) == 0) else _Kind.FIXED
@@ -209,7 +217,7 @@ def _kinds(jaxpr: core.Jaxpr, kinds: Sequence[_Kind]) -> list[_Kind]:
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _after(eqn: Any, kinds: Sequence[_Kind]) -> list[_Kind]:
+def _after(eqn: core.JaxprEqn, kinds: Sequence[_Kind]) -> list[_Kind]:
     called = called_program(eqn)
     if called is not None:
         return _kinds(called[0], kinds)

@@ -139,8 +139,17 @@ def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:
 def combined_norm(norms: jax.Array) -> jax.Array:
     """Returns the flat norm from the norms of groups along the last axis; +inf stays +inf.
 
-    >>> [f"{n:.4g}" for n in combined_norm(jnp.array([[3e30, 4e30], [0, 0], [jnp.inf, 1]]))]
-    ['5e+30', '0', 'inf']
+    ``(sum_g norms[..., g]^2)^(1/2)``, without overflow.
+
+    Args:
+        norms: (..., G) norms.
+
+    Returns:
+        (...) norms.
+
+    Example:
+        >>> [f"{n:.4g}" for n in combined_norm(jnp.array([[3e30, 4e30], [0, 0], [jnp.inf, 1]]))]
+        ['5e+30', '0', 'inf']
     """
     largest = jnp.max(norms, axis=-1, initial=0.0)
     scale, exponent = power_of_two(largest)

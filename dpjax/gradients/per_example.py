@@ -73,6 +73,12 @@ def per_example_grads(
         with each row's number in the whole data set, whatever the device or the part; in a batch by
         hand, with its position: where such a batch comes in parts, fold the key with the part.
 
+    Raises:
+        TypeError: if `loss_fn` is not callable or takes other arguments, `chunk` is not an integer,
+            or a parameter is complex.
+        ValueError: if `engine` is unknown, the loss is not one floating-point number, the model
+            keeps batch statistics, `params` holds no floats, or the batch is ragged.
+
     Example:
         >>> from dpjax.sampling import FullBatch
         >>> loss = lambda w, x: jnp.sum(w * x)
@@ -142,6 +148,12 @@ def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
 
     It is what ``equinox.filter(params, equinox.is_inexact_array)`` returns.
 
+    Args:
+        params: any pytree.
+
+    Returns:
+        A pytree of the same structure.
+
     Raises:
         ValueError: if there is none, or the model keeps batch statistics.
         TypeError: if one is complex.
@@ -162,6 +174,13 @@ def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
 
 def merged(own: chex.ArrayTree, params: chex.ArrayTree) -> chex.ArrayTree:
     """Returns `params` with the leaves of `own`, as `trainable` returns them, in their places.
+
+    Args:
+        own: the leaves to put in; None where the one of `params` stays.
+        params: any pytree.
+
+    Returns:
+        A pytree with the structure of `params`.
 
     Example:
         >>> merged({"w": 2.0, "act": None}, {"w": 1.0, "act": "tanh"})
@@ -226,6 +245,13 @@ def as_per_example_grads(
         params: the parameters, if at hand: gradients that were already averaged are then told from
             per-example ones by their shapes.
 
+    Returns:
+        The gradients, as `privatize` takes them.
+
+    Raises:
+        ValueError: if the leaves differ in length, or do not belong to `params`.
+        TypeError: if a leaf is not an array of floating-point numbers.
+
     Example:
         >>> grads = {"w": jnp.array([[3.0, 4.0], [1.0, 0.0]])}
         >>> as_per_example_grads(grads, mask=[1, 0]).norms.tolist()
@@ -237,6 +263,11 @@ def as_per_example_grads(
         if params is not None:
             _check_tree(grads.like, params)
         return grads
+    if params is not None and _shapes_only(grads) == _shapes_only(trainable(params)):
+        raise ValueError(
+            "grads has the shapes of params: expected one gradient per example, with a leading "
+            "batch axis; a gradient that is already averaged cannot be clipped"
+        )
     size = leading_size("grads", grads)
     like = jax.tree.map(lambda g: jax.ShapeDtypeStruct(jnp.shape(g)[1:], jnp.result_type(g)), grads)
     if params is not None:

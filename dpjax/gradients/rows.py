@@ -184,6 +184,7 @@ def batch_rows(
 ) -> Rows:
     """Returns the rows of a batch; `mask` is (B,), nonzero for real rows."""
     size = leading_size("batch", batch)
+    batch = jax.tree.map(jnp.asarray, batch)  # NumPy's cannot be indexed by a traced number
     real = None
     if mask is not None:
         mask = jnp.asarray(mask)

@@ -45,6 +45,9 @@ def andrew(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: Abadi's rule with a `dpjax.thresholds.quantile`.
+
     Raises:
         ValueError: if a number is outside its range, or sigma exceeds sqrt(3)/2 of sigma_S: the
             gradient's own noise would more than double.
@@ -92,6 +95,9 @@ def dc_sgd_p(
             choice: 5, or 8 when 2 <= sigma <= 3, or 12 when sigma > 3.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: Abadi's rule with a `dpjax.thresholds.dc_sgd_p`.
 
     Raises:
         ValueError: if a number is outside its range, or sigma exceeds sqrt(3)/2 of sigma_S: the
@@ -141,6 +147,9 @@ def dc_sgd_e(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: Abadi's rule with a `dpjax.thresholds.dc_sgd_e`.
+
     Raises:
         ValueError: if a number is outside its range, or sigma exceeds sqrt(3)/2 of sigma_S: the
             gradient's own noise would more than double.
@@ -185,6 +194,9 @@ def van_der_veen(
         sigma_s: sigma_S, the noise multiplier of the mean; None takes B / 20.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: Abadi's rule with a `dpjax.thresholds.private_mean`.
 
     Raises:
         ValueError: if a number is outside its range, or sigma exceeds sqrt(3)/2 of sigma_S: the
@@ -232,6 +244,9 @@ def global_adapt(
         sigma_b: the standard deviation of the noise on the count; None takes B / 20.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: `dpjax.rules.global_adapt` with a `dpjax.thresholds.global_z`.
 
     Raises:
         ValueError: if a number is outside its range, or sigma exceeds sqrt(3)/2 of sigma_S: the
@@ -292,6 +307,9 @@ def auto_dp_sgd_sound(
         sigma_s: sigma_S, the noise multiplier of the mean; None takes B / 20.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: Abadi's rule, a private threshold and decaying noise.
 
     Raises:
         ValueError: if a number is outside its range, `decay` is unknown, or sigma_0 exceeds

@@ -24,6 +24,9 @@ def dp_sgd(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: Abadi's rule at a threshold of C.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -64,6 +67,9 @@ def auto_v(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: the rule `dpjax.rules.auto_v` at a threshold of C.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -100,6 +106,9 @@ def auto_s(
         threshold: C, a number or a schedule.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: the rule `dpjax.rules.auto_s` at a threshold of C.
 
     Raises:
         ValueError: if a number is outside its range.
@@ -140,6 +149,9 @@ def psac(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: the rule `dpjax.rules.psac` at a threshold of C.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -179,6 +191,9 @@ def psasc(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: the rule `dpjax.rules.psasc` at a threshold of C.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -215,6 +230,9 @@ def global_(
         threshold: C, a number or a schedule.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: the rule `dpjax.rules.global_clip` at a threshold of C.
 
     Raises:
         ValueError: if a number is outside its range.

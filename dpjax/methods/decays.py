@@ -30,6 +30,9 @@ def yu(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: Abadi's rule with a threshold that follows `dpjax.schedules.yu_linear`.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -75,6 +78,9 @@ def du(
         rho_mu: the ratio of the last 1/sigma to the first, >= 1; 1 keeps the noise constant.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: Abadi's rule, threshold and noise both following `dpjax.schedules.du_decay`.
 
     Raises:
         ValueError: if a number is outside its range.
@@ -124,6 +130,9 @@ def lin_decay(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: Abadi's rule with a threshold that follows `dpjax.schedules.power_decay`.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -163,6 +172,9 @@ def lin_transfer(
         steps_per_epoch: N / B, > 0.
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: Abadi's rule with a threshold read from a `dpjax.schedules.table`.
 
     Raises:
         TypeError: if `thresholds` is not a list or tuple.
@@ -209,6 +221,9 @@ def zhang_adaptive(
         rate: R, the factor on the variance, in (0, 1].
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
+
+    Returns:
+        The mechanism: Abadi's rule with noise that follows `dpjax.schedules.geometric`.
 
     Raises:
         ValueError: if a number is outside its range.

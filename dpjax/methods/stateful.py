@@ -43,6 +43,9 @@ def psasc_momentum(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: `dpjax.rules.psasc` with the momentum `dpjax.momentum.inner_outer`.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -98,6 +101,9 @@ def psasc_momentum_full_batch(
         groups: which parameters share a norm: None for one norm over all, "per_leaf", or a pytree
             of labels; see `dpjax.Mechanism`.
 
+    Returns:
+        The mechanism: `dpjax.rules.psasc` with the momentum `dpjax.momentum.stored`.
+
     Raises:
         ValueError: if a number is outside its range.
 
@@ -148,6 +154,9 @@ def adaclip(
         h_ceiling: the largest variance.
         estimate: "per_example" for our estimate of the variance, "published" for the paper's,
             which is smaller by a factor B and clamped before averaging.
+
+    Returns:
+        The mechanism: Abadi's rule at 1, with the preconditioner `dpjax.adaclip.adaclip`.
 
     Raises:
         ValueError: if a number is outside its range, `h_floor` exceeds `h_ceiling`, or `estimate`

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from dpjax import _checks, methods
 from dpjax._record import Record
@@ -38,7 +37,7 @@ def register(name: str, constructor: Callable[..., Release]) -> None:
     _REGISTERED[name] = constructor
 
 
-def build_method(table: Mapping[str, Any] | None, facts: Mapping[str, Any]) -> Release:
+def build_method(table: Mapping[str, object] | None, facts: Mapping[str, object]) -> Release:
     """Returns the mechanism that a table, such as one of a TOML file, describes.
 
     Args:
@@ -71,7 +70,7 @@ def _release(record: Record) -> Release:
     raise TypeError(f"{record!r}: expected the plain form of a mechanism")
 
 
-def _constructed(table: Mapping[str, Any], facts: Mapping[str, Any]) -> Release:
+def _constructed(table: Mapping[str, object], facts: Mapping[str, object]) -> Release:
     name, by_name = table.get("name"), constructors()
     if not isinstance(name, str) or name not in by_name:
         hint = _checks.nearest(str(name), by_name)
@@ -90,13 +89,13 @@ def _constructed(table: Mapping[str, Any], facts: Mapping[str, Any]) -> Release:
         raise ValueError(f"method {name}: {error}") from error
 
 
-def _from_facts(name: str, key: str, facts: Mapping[str, Any]) -> Any:
+def _from_facts(name: str, key: str, facts: Mapping[str, object]) -> object:
     if facts.get(key) is None:
         raise ValueError(f"method.{key}: missing; {name} needs it")
     return facts[key]
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> object:
     """Returns an argument, with records for their plain forms; groups are tables without a kind."""
     if isinstance(value, dict) and "kind" in value:
         return Record.from_plain(value)

@@ -86,6 +86,9 @@ def ratio(numerator: chex.Numeric, denominator: jax.Array) -> jax.Array:
         numerator: usually the threshold.
         denominator: usually made of norms; its dtype is the result's.
 
+    Returns:
+        ``numerator / denominator``, or 0.
+
     Example:
         >>> import jax.numpy as jnp
         >>> ratio(1.0, jnp.array([2.0, 0.0, 1e-40, 3e38, jnp.inf, jnp.nan])).tolist()

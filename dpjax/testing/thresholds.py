@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Generic
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from dpjax.testing.trials import (
     simplest,
 )
 from dpjax.thresholds import Threshold, ThresholdContext
-from dpjax.thresholds.threshold import CEILING, FLOOR
+from dpjax.thresholds.threshold import CEILING, FLOOR, State
 
 __all__ = ["check_threshold"]
 
@@ -29,7 +29,10 @@ _MOST = 2**20  # numbers in one table of statistics
 
 
 def check_threshold(
-    threshold: Threshold[Any], sigma: float = 1.0, expected_batch_size: float = 256.0, seed: int = 0
+    threshold: Threshold[State],
+    sigma: float = 1.0,
+    expected_batch_size: float = 256.0,
+    seed: int = 0,
 ) -> None:
     """Holds an adaptive threshold to its contract; raises `ContractViolation`.
 
@@ -74,12 +77,12 @@ def check_threshold(
     check.placed()
 
 
-class _Checked:
+class _Checked(Generic[State]):
     """One threshold under check: its compiled functions, and what is drawn for it."""
 
     def __init__(
         self,
-        threshold: Threshold[Any],
+        threshold: Threshold[State],
         context: ThresholdContext,
         rng: np.random.Generator,
         seed: int,
@@ -95,12 +98,12 @@ class _Checked:
         )
         self.width = shape[1]
 
-    def rows(self, state: Any) -> None:
+    def rows(self, state: State) -> None:
         c = float(state.threshold)
         statistic = self.threshold.statistic
         check_rows(self.threshold, "statistic", lambda n: statistic(n, state), c, self.rng)
 
-    def statistic(self, state: Any) -> None:
+    def statistic(self, state: State) -> None:
         """Checks the statistics of many norms in one state."""
         norms = np.concatenate(
             [
@@ -129,8 +132,9 @@ class _Checked:
             self._require_short(norms[i], rows[i], states[i])
         if simple:
             point = searched(self._violates, self.seed)
-            if point is not None:
-                self._refuse(point.norm, self._state_at(point.c))
+            state = None if point is None else self._state_at(point.c)
+            if point is not None and state is not None:
+                self._refuse(point.norm, state)
 
     def hostile_sums(self) -> None:
         """Checks the first update for sums that no batch makes, with and without jit."""
@@ -142,7 +146,7 @@ class _Checked:
             same = np.allclose(eager.threshold, moved.threshold, rtol=1e-6)
             require(same, self.threshold, f"jit changes the update for a noisy sum of {size}")
 
-    def walk(self, number: int) -> Iterator[Any]:
+    def walk(self, number: int) -> Iterator[State]:
         """Yields the states of one walk from the first state on."""
         rng, state = self.rng, self.init
         # Sums that push one way, all walks another: the threshold goes far, up and down.
@@ -156,7 +160,7 @@ class _Checked:
             yield state
             pushing = rng.random() < (0.9 if pushing else 0.2)
 
-    def _sum(self, state: Any) -> np.ndarray:
+    def _sum(self, state: State) -> np.ndarray:
         """Returns a noisy sum as training makes it."""
         spread = 10.0 ** self.rng.normal(self.rng.uniform(-1, 1), 0.5, 64)
         norms = (float(state.threshold) * spread).astype(np.float32)
@@ -171,7 +175,7 @@ class _Checked:
         rare = self.rng.random(self.width) < 0.1
         return np.where(rare, self.rng.choice([np.nan, np.inf, -np.inf], self.width), signed)
 
-    def _moved(self, before: Any, noisy: np.ndarray) -> Any:
+    def _moved(self, before: State, noisy: np.ndarray) -> State:
         after = self.update(before, noisy, self.context)
         cause = f"a noisy sum of {noisy[:3]}{'...' if noisy.size > 3 else ''}"
         kept = jax.tree.map(lambda x, y: x.shape == y.shape and x.dtype == y.dtype, before, after)
@@ -187,20 +191,20 @@ class _Checked:
         lengths = np.linalg.norm(np.where(np.isfinite(rows), rows, 0.0), axis=-1)
         return finite & (lengths <= self.threshold.sensitivity * (1 + SLACK))
 
-    def _require_short(self, norms: np.ndarray, rows: np.ndarray, state: Any) -> None:
+    def _require_short(self, norms: np.ndarray, rows: np.ndarray, state: State) -> None:
         places = np.flatnonzero(~self._short(rows))
         if places.size:
             c = float(state.threshold)
             near = np.abs(np.log(np.clip(norms[places] / c, 1e-30, 1e30)))
             self._refuse(float(norms[places[np.argmin(near)]]), state)
 
-    def _refuse(self, norm: float, state: Any) -> None:
+    def _refuse(self, norm: float, state: State) -> None:
         """Raises, with the simplest violation where states can be made for any threshold."""
         if self._state_at(float(state.threshold)) is not None:
             first = Point(float(state.threshold), norm)
             if self._violates(first):
                 simple = simplest(self._violates, first, self.seed)
-                norm, state = simple.norm, self._state_at(simple.c)
+                norm, state = simple.norm, self._state_at(simple.c) or state
         row = np.asarray(self.of(np.full(1, norm, np.float32), state), np.float64)[0]
         what = f"{np.linalg.norm(row):.9g} long" if np.isfinite(row).all() else "not finite"
         require(
@@ -210,7 +214,7 @@ class _Checked:
             f"{what}, beyond the sensitivity {self.threshold.sensitivity:g}",
         )
 
-    def _state_at(self, c: float) -> Any:
+    def _state_at(self, c: float) -> State | None:
         return next(iter(rebuilt_states(self.threshold, self.init, np.full(1, c))), None)
 
     def _violates(self, point: Point) -> bool:

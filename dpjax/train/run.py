@@ -385,12 +385,11 @@ def _checkpoints(folder: RunFolder, identity: RunIdentity) -> Checkpoints:
 def _rekeyed(program: Program, state: TrainState, key: jax.Array) -> TrainState:
     """Returns the state with all keys replaced by those of a new run with this key."""
     fresh = jax.jit(program.init)(key)
-    is_noise = lambda node: isinstance(node, PrivatizeState)  # noqa: E731
     opt_state = jax.tree.map(
-        lambda old, new: old._replace(key=new.key) if is_noise(old) else old,
+        lambda old, new: old._replace(key=new.key) if isinstance(old, PrivatizeState) else old,
         state.opt_state,
         fresh.opt_state,
-        is_leaf=is_noise,
+        is_leaf=lambda node: isinstance(node, PrivatizeState),
     )
     return state._replace(opt_state=opt_state, key=key, vary=fresh.vary)
 

@@ -93,6 +93,13 @@ def test_a_batch_matches_the_loop(chunk):
     assert_matches(of_batch(chunk)(DATA, jnp.ones(B)), range(B))
 
 
+def test_numpy_arrays_outside_of_jit_match_the_loop():
+    """The first thing that is tried: no jit, arrays as they were loaded."""
+    data = jax.tree.map(np.asarray, DATA)
+    grads = dpjax.per_example_grads(softmax.loss, engine="ghost")(PARAMS, data)
+    np.testing.assert_allclose(grads.norms, oracle(range(B))["norms"], rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("chunk", [B, B + 3])
 def test_a_chunk_of_all_rows_or_more_is_the_whole_batch(chunk):
     grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)

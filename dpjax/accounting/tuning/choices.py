@@ -42,7 +42,7 @@ class grid_composition(Tuning):
         >>> round(plan.mechanism.noise_multiplier, 3)
         0.927
 
-    Reference: DC-SGD, table III.
+    Reference: Wei et al., DC-SGD, 2025, table III, https://arxiv.org/abs/2503.22988
     """
 
     composes: ClassVar[bool] = True
@@ -101,8 +101,9 @@ class liu_talwar(Tuning):
         >>> f"{epsilon_1:.4f} {delta_1:.2e}"
         '0.6667 2.62e-17'
 
-    Reference: Liu, Talwar, Private Selection from Private Candidates, 2019, theorem 3.5; DC-SGD,
-    theorem 1.
+    Reference: Liu and Talwar, Private Selection from Private Candidates, 2019, theorem 3.5,
+    https://arxiv.org/abs/1811.07971; as used by Wei et al., DC-SGD, 2025, theorem 1,
+    https://arxiv.org/abs/2503.22988
     """
 
     accountant: ClassVar[str] = "rdp"
@@ -193,8 +194,8 @@ class repeat_and_select(Tuning):
         >>> round(plan.mechanism.noise_multiplier, 3)
         1.05
 
-    Reference: Papernot, Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022,
-    theorems 2 and 6.
+    Reference: Papernot and Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022,
+    theorems 2 and 6, https://arxiv.org/abs/2110.03620
     """
 
     composes: ClassVar[bool] = True
@@ -285,8 +286,9 @@ class disjoint_split(Tuning):
         >>> len(parts), sorted(np.concatenate(parts).tolist()) == list(range(10))
         (3, True)
 
-    Reference: Chaudhuri, Monteleoni, Sarwate, Differentially Private Empirical Risk Minimization,
-    2011, section 6; Auto DP-SGD names it for tuning its decays.
+    Reference: Chaudhuri, Monteleoni and Sarwate, Differentially Private Empirical Risk
+    Minimization, 2011, section 6, https://arxiv.org/abs/0912.0071; Auto DP-SGD names it for tuning
+    its decays.
     """
 
     accountant: ClassVar[str] = "pld"

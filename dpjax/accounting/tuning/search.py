@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import dp_accounting
 import jax
@@ -42,7 +42,13 @@ class Found(NamedTuple, Generic[Candidate, Output]):
 
 
 class Tuning(Record):
-    """A way to pay for choosing among runs. Subclasses are frozen dataclasses."""
+    """A way to pay for choosing among runs. Subclasses are frozen dataclasses.
+
+    Example:
+        >>> from dpjax.accounting import tuning
+        >>> isinstance(tuning.grid_composition(candidates=5), Tuning)
+        True
+    """
 
     role: ClassVar[str] = "tuning"
 
@@ -215,6 +221,6 @@ def _one_run(
     return dp_accounting.ComposedDpEvent([event, scoring.event(relation, accountant)])
 
 
-def _check_scoring(scoring: Any) -> None:
+def _check_scoring(scoring: object) -> None:
     if not isinstance(scoring, GaussianQuery | LaplaceQuery | None):
         raise TypeError(f"scoring = {scoring!r}: expected a GaussianQuery or LaplaceQuery")

@@ -8,8 +8,9 @@ the leaf and its meetings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.extend import core
@@ -50,13 +51,13 @@ class Pass(NamedTuple):
     """
 
     losses: jax.Array
-    aux: Any
+    aux: chex.ArrayTree
     kept: _PerMeeting
     cotangents: _PerMeeting
 
 
 def backward_pass(
-    program: Program, leaves: Sequence[jax.Array], data: Any, zero: jax.Array | None
+    program: Program, leaves: Sequence[jax.Array], data: chex.ArrayTree, zero: jax.Array | None
 ) -> Pass:
     """Returns losses, auxiliary outputs, kept operands and cotangents of all examples.
 
@@ -75,10 +76,12 @@ def backward_pass(
         for meeting in program.meetings
     ]
 
-    def both(leaves: Any, data: Any, taps: Any) -> Any:
+    def both(
+        leaves: list[jax.Array], data: chex.ArrayTree, taps: _PerMeeting
+    ) -> tuple[chex.ArrayTree, ...]:
         # Each example's own derivative, then all at once: the derivative of a batched convolution
         # may mix examples where one is not finite.
-        def one(tap: Any, args: Any) -> Any:
+        def one(tap: _PerMeeting, args: list[jax.Array]) -> tuple[chex.ArrayTree, ...]:
             run = _Run(program, leaves, zero)
             loss, pull, others = jax.vjp(lambda tap: run.loss(tap, args), tap, has_aux=True)
             return loss, *others, pull(jnp.ones_like(loss))[0]
@@ -125,20 +128,22 @@ def by_leaf(node: Node, gradient: jax.Array, leaf: jax.Array) -> jax.Array:
 class _Memo:
     """The values of nodes in one run of a program, each computed once."""
 
-    def __init__(self, leaves: Sequence[Any] | Mapping[int, Any], wide: Any = None) -> None:
+    def __init__(
+        self, leaves: Sequence[jax.Array] | Mapping[int, jax.Array], wide: jnp.dtype | None = None
+    ) -> None:
         """Takes the leaves' values; `wide` is the dtype to stay in where nodes only rearrange."""
         self._leaves = leaves
         self._wide = wide
-        self._known: dict[Node, Any] = {}
-        self._results: dict[Evaluation, Sequence[Any]] = {}
+        self._known: dict[Node, jax.Array] = {}
+        self._results: dict[Evaluation, Sequence[jax.Array]] = {}
 
-    def within(self, known: dict[Node, Any]) -> "_Memo":
+    def within(self, known: dict[Node, jax.Array]) -> "_Memo":
         """Returns the memo of a loop's body, which knows its own nodes only."""
         inner = _Memo(self._leaves)
         inner._known = dict(known)
         return inner
 
-    def one(self, node: Node) -> Any:
+    def one(self, node: Node) -> jax.Array:
         """Returns a node's value, inside a loop's body that of the turn."""
         if node in self._known:
             return self._known[node]
@@ -149,7 +154,7 @@ class _Memo:
             self._results[made] = evaluate(made.eqn, [self.one(each) for each in made.inputs])
         return self._results[made][node.place]
 
-    def stacked(self, node: Node) -> Any:
+    def stacked(self, node: Node) -> jax.Array:
         """Returns a node's value in all turns of its loops, stacked in front, from the leaves."""
         if node.source is not None:
             return self.stacked(node.source)
@@ -160,15 +165,15 @@ class _Memo:
             self._results[made] = self._stacked(made)
         return self._results[made][node.place]
 
-    def _given(self, node: Node) -> Any:
+    def _given(self, node: Node) -> jax.Array:
         return node.value if node.index is None else self._leaves[node.index]
 
-    def _stacked(self, made: Evaluation) -> list[Any]:
+    def _stacked(self, made: Evaluation) -> list[jax.Array]:
         values = [self.stacked(each) for each in made.inputs]
         if self._wide is not None and made.eqn.primitive.name == "convert_element_type":
             return [values[0].astype(self._wide)]
 
-        def apply(*given: Any) -> Sequence[Any]:
+        def apply(*given: jax.Array) -> Sequence[jax.Array]:
             return evaluate(made.eqn, given)
 
         loops = [each.loops for each in made.inputs]
@@ -185,7 +190,7 @@ class _Memo:
         return [jnp.asarray(x) for x in apply(*values)]
 
 
-def _in_all_turns(value: Any, own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> Any:
+def _in_all_turns(value: jax.Array, own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> jax.Array:
     """Repeats a value that is stacked over some loops, in all turns of the others."""
     value = jnp.asarray(value)
     for axis, loop in enumerate(loops):
@@ -198,14 +203,18 @@ def _in_all_turns(value: Any, own: tuple[Loop, ...], loops: tuple[Loop, ...]) ->
 class _Run:
     """One evaluation of the loss of one example."""
 
-    def __init__(self, program: Program, leaves: Any, zero: Any) -> None:
+    def __init__(
+        self, program: Program, leaves: Sequence[jax.Array], zero: jax.Array | None
+    ) -> None:
         self._program = program
         self._leaves = leaves
         self._zero = zero
-        self._taps: dict[int, Any] = {}
-        self._kept: dict[int, tuple[Any, ...]] = {}
+        self._taps: dict[int, tuple[jax.Array, ...]] = {}
+        self._kept: dict[int, tuple[jax.Array, ...]] = {}
 
-    def loss(self, taps: Sequence[Any], args: Sequence[Any]) -> tuple[jax.Array, Any]:
+    def loss(
+        self, taps: _PerMeeting, args: Sequence[jax.Array]
+    ) -> tuple[jax.Array, chex.ArrayTree]:
         """Returns the loss, and beside it the auxiliary outputs and what is kept."""
         self._taps = dict(enumerate(taps))
         level = self._program.level
@@ -215,8 +224,8 @@ class _Run:
         loss, aux = jax.tree.unflatten(self._program.returned, found)
         return loss, (aux, [self._kept[i] for i in range(len(self._program.meetings))])
 
-    def _level(self, level: Level, env: dict[Any, Any], memo: _Memo) -> list[Any]:
-        def read(atom: Any) -> Any:
+    def _level(self, level: Level, env: dict[core.Var, jax.Array], memo: _Memo) -> list[jax.Array]:
+        def read(atom: core.Var | core.Literal) -> jax.Array:
             if isinstance(atom, core.Literal):
                 return atom.val
             return env[atom] if atom in env else memo.one(level.nodes[atom])
@@ -239,19 +248,19 @@ class _Run:
             out[i] = self._meet(forced, [out[i]])[0]
         return out
 
-    def _meet(self, meeting: Meeting, values: Sequence[Any]) -> list[Any]:
+    def _meet(self, meeting: Meeting, values: Sequence[jax.Array]) -> list[jax.Array]:
         found = list(values if meeting.eqn is None else evaluate(meeting.eqn, values))
         for place, tap in zip(meeting.tapped, self._taps[meeting.number], strict=True):
             found[place] = found[place] + tap
         self._kept[meeting.number] = tuple(values[i] for i in meeting.kept)
         return found
 
-    def _call(self, step: Call, values: Sequence[Any], memo: _Memo) -> list[Any]:
+    def _call(self, step: Call, values: Sequence[jax.Array], memo: _Memo) -> list[jax.Array]:
         level = step.level
         pairs = zip(level.jaxpr.invars, values, strict=True)
         return self._level(level, {v: x for v, x in pairs if v not in level.nodes}, memo)
 
-    def _scan(self, step: Scan, values: Sequence[Any], memo: _Memo) -> list[Any]:
+    def _scan(self, step: Scan, values: Sequence[jax.Array], memo: _Memo) -> list[jax.Array]:
         parameters = step.eqn.params
         consts, carries = parameters["num_consts"], parameters["num_carry"]
         values = list(values)
@@ -261,7 +270,9 @@ class _Run:
         outer = self._taps
         mine = [meeting.number for meeting in step.meetings]
 
-        def body(carry: Any, given: Any) -> Any:
+        def body(
+            carry: list[jax.Array], given: chex.ArrayTree
+        ) -> tuple[list[jax.Array], chex.ArrayTree]:
             own, taps = given
             operands = [*values[:consts], *carry, *own]
             known = {base: operands[i] for i, base in step.bases.items()}
@@ -292,7 +303,7 @@ class _Run:
         return [*last, *stacked]
 
 
-def _values(memo: _Memo, site: Site) -> list[Any]:
+def _values(memo: _Memo, site: Site) -> list[jax.Array]:
     """Returns the values of all nodes at a site's meeting, if the gradient depends on them."""
     return (
         [] if site.product is not None else [memo.stacked(n) for n in site.meeting.nodes.values()]

@@ -161,7 +161,7 @@ class Site:
             shape.append(math.prod(factor.shape[axis] for axis in mine))
         return jnp.transpose(factor, order).reshape(shape)
 
-    def gradient(self, platform: Platform, given: Given, values: Sequence[Any]) -> jax.Array:
+    def gradient(self, platform: Platform, given: Given, values: Sequence[jax.Array]) -> jax.Array:
         """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
 
         Args:
@@ -189,7 +189,7 @@ class Site:
         g, _, k, c = self.product.sizes
         return back(blocks.reshape(*turns, g, k, c))
 
-    def _pulled_back(self, given: Given, values: Sequence[Any]) -> jax.Array:
+    def _pulled_back(self, given: Given, values: Sequence[jax.Array]) -> jax.Array:
         """Returns the gradient through the derivative of the meeting's own equation."""
         if self.meeting.eqn is None:
             found = given.cotangents[0]
@@ -202,7 +202,7 @@ class Site:
         turns = [i for i, loop in enumerate(self.meeting.loops) if loop not in self.node.loops]
         return jnp.sum(wide(found), axis=tuple(turns))
 
-    def _pull(self, given: Given, values: Sequence[Any]) -> jax.Array:
+    def _pull(self, given: Given, values: Sequence[jax.Array]) -> jax.Array:
         positions = list(self.meeting.nodes)
 
         def results(*own: jax.Array) -> list[jax.Array]:
@@ -285,13 +285,15 @@ def weighted_site_sum(
     return sum(map(summed, parts[1:]), start=summed(parts[0]))
 
 
-def _transposed(site: Site, given: Given, dtype: Any, precision: jax.lax.Precision) -> jax.Array:
+def _transposed(
+    site: Site, given: Given, dtype: jnp.dtype, precision: jax.lax.Precision
+) -> jax.Array:
     """Returns the gradient of the batched equation by the operand that all examples share."""
     meeting = site.meeting
     exact = {"precision": (precision, precision), "preferred_element_type": jnp.dtype(dtype)}
     exact = {name: value for name, value in exact.items() if name in meeting.eqn.params}
 
-    def one(value: jax.Array, kept: Any) -> jax.Array:
+    def one(value: jax.Array, kept: Sequence[jax.Array]) -> jax.Array:
         return evaluate(meeting.eqn, meeting.operands(kept, {site.position: value}), exact)[0]
 
     batched: Any = one

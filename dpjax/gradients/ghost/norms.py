@@ -113,7 +113,7 @@ def _lengths(x: jax.Array, axis: int) -> jax.Array:
     return jnp.squeeze(largest, axis) * jnp.sqrt(squares)
 
 
-def _gamma(platform: Platform, site: Site, dtype: Any) -> float:
+def _gamma(platform: Platform, site: Site, dtype: jnp.dtype) -> float:
     """Bounds the relative error of sums over T positions, and of products over K and C entries.
 
     T terms one after the other are off by at most T eps / 2. A product of matrices adds up many
@@ -126,7 +126,7 @@ def _gamma(platform: Platform, site: Site, dtype: Any) -> float:
     return (positions + entries + 16) * float(jnp.finfo(dtype).eps)
 
 
-def _cut(platform: Platform, dtype: Any) -> float:
+def _cut(platform: Platform, dtype: jnp.dtype) -> float:
     """Bounds what two parts of p bits leave out of a weighted factor, relative to it."""
     return 0.0 if platform.bits is None or dtype != jnp.float32 else 2.0 ** (-2 * platform.bits)
 

@@ -8,7 +8,7 @@ scripts/bench_costs.py.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 
@@ -221,7 +221,7 @@ class Explanation:
 
 
 def explain(
-    loss_fn: Callable[..., Any], params: chex.ArrayTree, *example: chex.ArrayTree
+    loss_fn: Callable[..., chex.ArrayTree], params: chex.ArrayTree, *example: chex.ArrayTree
 ) -> Explanation:
     """Says how the ghost engine would compute the norms of a loss's gradients.
 
@@ -230,6 +230,9 @@ def explain(
             outputs, ``(scalar, aux)``.
         params: the parameters, or their shapes.
         *example: one example, and a key if the loss takes one; or their shapes.
+
+    Returns:
+        What is done for each leaf, and the engine that "auto" takes; printed, a table.
 
     Example:
         >>> import jax.numpy as jnp

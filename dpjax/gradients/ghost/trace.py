@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 
 from dpjax.gradients.jaxprs import (
+    aval_of,
     called_program,
     has_linear_derivative,
     is_differentiable,
@@ -64,7 +66,7 @@ class Node:
         source: the node outside of the loop that it is, or is a slice of.
     """
 
-    aval: Any
+    aval: jax.ShapeDtypeStruct
     leaves: frozenset[int] = frozenset()
     loops: tuple[Loop, ...] = ()
     preserves: bool = False
@@ -96,7 +98,7 @@ class Evaluation:
         linear: whether its derivative is linear in the cotangent, or it is in no loop.
     """
 
-    eqn: Any
+    eqn: core.JaxprEqn
     inputs: tuple[Node, ...]
     loops: tuple[Loop, ...]
     linear: bool
@@ -121,7 +123,7 @@ class Meeting:
     nodes: dict[int, Node]
     kept: tuple[int, ...]
     tapped: tuple[int, ...]
-    avals: tuple[Any, ...]
+    avals: tuple[jax.ShapeDtypeStruct, ...]
     loops: tuple[Loop, ...]
 
     @property
@@ -134,13 +136,13 @@ class Meeting:
         """The number of turns of each loop around it."""
         return tuple(loop.length for loop in self.loops)
 
-    def operands(self, kept: Sequence[Any], own: Mapping[int, Any]) -> list[Any]:
+    def operands(self, kept: Sequence[jax.Array], own: Mapping[int, jax.Array]) -> list[jax.Array]:
         """Returns all operands in one turn: what was kept, and values of the nodes by position.
 
         What was not kept has no part in the derivative: zeros.
         """
         known = {**dict(zip(self.kept, kept, strict=True)), **own}
-        avals = [atom.aval for atom in self.eqn.invars]
+        avals = [aval_of(atom) for atom in self.eqn.invars]
         return [
             known[i] if i in known else jnp.zeros(aval.shape, aval.dtype)
             for i, aval in enumerate(avals)
@@ -151,7 +153,7 @@ class Meeting:
 class Plain:
     """An equation on data in which no parameter meets it, or that the loss does not depend on."""
 
-    eqn: Any
+    eqn: core.JaxprEqn
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +167,7 @@ class Meet:
 class Call:
     """An equation that calls a program in which parameters meet data."""
 
-    eqn: Any
+    eqn: core.JaxprEqn
     level: "Level"
 
 
@@ -181,7 +183,7 @@ class Scan:
         forced: states that begin as parameters alone, and are data from there on.
     """
 
-    eqn: Any
+    eqn: core.JaxprEqn
     level: "Level"
     meetings: tuple[Meeting, ...]
     bases: dict[int, Node]
@@ -206,7 +208,7 @@ class Level:
     jaxpr: core.Jaxpr
     needed: tuple[bool, ...]
     steps: tuple[Step, ...]
-    nodes: dict[Any, Node]
+    nodes: dict[core.Var, Node]
     forced: dict[int, Meeting]
 
 
@@ -223,11 +225,13 @@ class Program:
 
     level: Level
     meetings: tuple[Meeting, ...]
-    leaves: tuple[Any, ...]
+    leaves: tuple[jax.ShapeDtypeStruct, ...]
     returned: jax.tree_util.PyTreeDef
 
 
-def analysed(loss_fn: Callable[..., Any], params: Any, *data: Any) -> Program:
+def analysed(
+    loss_fn: Callable[..., chex.ArrayTree], params: chex.ArrayTree, *data: chex.ArrayTree
+) -> Program:
     """Traces a loss of one example and finds where its parameters meet the example.
 
     Args:
@@ -258,15 +262,15 @@ class _Finder:
     def level(
         self,
         jaxpr: core.Jaxpr,
-        consts: Sequence[Any],
+        consts: Sequence[jax.Array],
         needed: Sequence[bool],
         kinds: Sequence[Node | None],
         loops: tuple[Loop, ...],
         force: bool,
     ) -> Level:
-        nodes: dict[Any, Node] = {}
+        nodes: dict[core.Var, Node] = {}
         for var, value in zip(jaxpr.constvars, consts, strict=True):
-            nodes[var] = Node(var.aval, value=value)
+            nodes[var] = Node(aval_of(var), value=value)
         for var, kind in zip(jaxpr.invars, kinds, strict=True):
             if kind is not None:
                 nodes[var] = kind
@@ -280,9 +284,9 @@ class _Finder:
 
     def _add(
         self,
-        eqn: Any,
+        eqn: core.JaxprEqn,
         needed: Sequence[bool],
-        nodes: dict[Any, Node],
+        nodes: dict[core.Var, Node],
         steps: list[Step],
         loops: tuple[Loop, ...],
     ) -> None:
@@ -311,7 +315,7 @@ class _Finder:
 
     def _meeting(
         self,
-        eqn: Any,
+        eqn: core.JaxprEqn,
         tapped: tuple[int, ...],
         kinds: Sequence[Node | None],
         loops: tuple[Loop, ...],
@@ -320,7 +324,7 @@ class _Finder:
         # The derivative of a sum by one term needs no other.
         linear = eqn.primitive.name in ("add", "sub", "add_any")
         kept = () if linear else tuple(i for i in range(len(kinds)) if i not in own)
-        avals = tuple(eqn.outvars[i].aval for i in tapped)
+        avals = tuple(aval_of(eqn.outvars[i]) for i in tapped)
         meeting = Meeting(len(self.meetings), eqn, own, kept, tapped, avals, loops)
         self.meetings.append(meeting)
         return meeting
@@ -339,7 +343,7 @@ class _Finder:
 
     def _scan(
         self,
-        eqn: Any,
+        eqn: core.JaxprEqn,
         needed: Sequence[bool],
         kinds: Sequence[Node | None],
         loops: tuple[Loop, ...],
@@ -361,17 +365,19 @@ class _Finder:
         return Scan(eqn, level, tuple(self.meetings[first:]), bases, forced)
 
 
-def _kind(atom: Any, nodes: dict[Any, Node]) -> Node | None:
-    return Node(atom.aval, value=atom.val) if isinstance(atom, core.Literal) else nodes.get(atom)
+def _kind(atom: core.Var | core.Literal, nodes: dict[core.Var, Node]) -> Node | None:
+    return (
+        Node(aval_of(atom), value=atom.val) if isinstance(atom, core.Literal) else nodes.get(atom)
+    )
 
 
-def _in_loop(source: Node, aval: Any, loop: Loop | None) -> Node:
+def _in_loop(source: Node, aval: jax.ShapeDtypeStruct, loop: Loop | None) -> Node:
     """Returns a node as a loop's body sees it: the same in all turns, or a slice for each."""
     loops = source.loops if loop is None else (*source.loops, loop)
     return Node(aval, source.leaves, loops, source.preserves, source=source)
 
 
-def _results(eqn: Any, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
+def _results(eqn: core.JaxprEqn, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
     """Returns the nodes of an equation's results.
 
     What is the same in all turns of a loop is evaluated once, and its derivative is applied to the
@@ -387,9 +393,10 @@ def _results(eqn: Any, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list
     together = {loop for node in inputs for loop in node.loops}
     loops = tuple(loop for loop in around if loop in together) if linear else around
     made = Evaluation(eqn, tuple(inputs), loops, linear)
+    avals = [aval_of(var) for var in eqn.outvars]
     return [
-        Node(var.aval, leaves, loops, _preserves(eqn, inputs, var.aval), made_by=made, place=i)
-        for i, var in enumerate(eqn.outvars)
+        Node(aval, leaves, loops, _preserves(eqn, inputs, aval), made_by=made, place=i)
+        for i, aval in enumerate(avals)
     ]
 
 
@@ -399,7 +406,7 @@ _REARRANGE = (
 )
 
 
-def _preserves(eqn: Any, inputs: Sequence[Node], aval: Any) -> bool:
+def _preserves(eqn: core.JaxprEqn, inputs: Sequence[Node], aval: jax.ShapeDtypeStruct) -> bool:
     if len(inputs) != 1 or not inputs[0].preserves or not is_float(aval):
         return False
     name = eqn.primitive.name
