@@ -7,7 +7,7 @@ docs/noise.md says how the noise is made, and what it does and does not protect 
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, TypeVar
@@ -51,8 +51,8 @@ _PARITY = 0x1BD11BDA
 
 # Leaves of at least this size are drawn in their own shape, on a mesh those of at least the second,
 # so that each device draws its own part of a sharded leaf. Smaller ones are drawn together, all of
-# them on each device, in rows of this many numbers: a loop for each would take long to compile.
-_OWN_DRAW = 2**16
+# them on each device, in rows of this many numbers: a program for each takes long to compile.
+_OWN_DRAW = 2**22
 _OWN_DRAW_ON_A_MESH = 2**11
 _ROW = 128
 _PARTS = 4
@@ -212,18 +212,9 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
         True
     """
     leaves, treedef = jax.tree.flatten(like)
-    if len(leaves) > _MOST_LEAVES:
-        raise ValueError(f"{len(leaves)} leaves: expected at most {_MOST_LEAVES}")
     drawn: dict[int, jax.Array] = {}
-    small: dict[jnp.dtype, dict[int, tuple[int, ...]]] = {}
-    for i, leaf in enumerate(leaves):
-        dtype = jnp.promote_types(leaf.dtype, jnp.float32)
-        if leaf.size >= (_OWN_DRAW_ON_A_MESH if mesh_of(leaf) else _OWN_DRAW):
-            drawn[i] = _in_own_shape(key, jnp.uint32(i << 8), leaf.shape, dtype)
-        else:
-            small.setdefault(dtype, {})[i] = leaf.shape
-    for dtype, shapes in small.items():
-        drawn.update(_in_rows(key, shapes, dtype, next(filter(None, map(mesh_of, leaves)), None)))
+    for draw in _draws(leaves):
+        drawn.update(draw.apart(draw.with_normals(key, lambda z: z)))
     return jax.tree.unflatten(treedef, [drawn[i] for i in range(len(leaves))])
 
 
@@ -292,16 +283,25 @@ def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
         >>> bool(jnp.all(out == jnp.round(out)))
         True
     """
-    normals = standard_normal(key, high)
 
-    def noisy(total: jax.Array, rest: jax.Array, z: jax.Array) -> jax.Array:
+    def noisy(z: jax.Array, total: jax.Array, rest: jax.Array) -> jax.Array:
         scale = jnp.asarray(std, z.dtype)
         unit = jnp.where(scale > 0, grid_unit(scale), 1)
         rounded = on_grid(total, rest, scale * z, unit)
         # Noise so small beside the sum that their ratio overflows is no noise: there is no grid.
         return jnp.where((scale > 0) & jnp.isfinite(rounded), rounded, total + (rest + scale * z))
 
-    return jax.tree.map(noisy, high, low, normals)
+    highs, treedef = jax.tree.flatten(high)
+    sums = [highs, jax.tree.leaves(low)]
+    released: dict[int, jax.Array] = {}
+    for draw in _draws(highs):
+        if draw.mesh is None:
+            together = [draw.together(half) for half in sums]
+            released.update(draw.apart(draw.with_normals(key, noisy, *together)))
+        else:  # where leaves stay where they are
+            normals = draw.apart(draw.with_normals(key, lambda z: z))
+            released.update({i: noisy(z, *(half[i] for half in sums)) for i, z in normals.items()})
+    return jax.tree.unflatten(treedef, [released[i] for i in range(len(highs))])
 
 
 class _NoiseRecord(Record):
@@ -348,51 +348,122 @@ def sigma_gradient(sigma: chex.Numeric, sigma_statistic: float | None) -> jax.Ar
     return sigma / jnp.sqrt(1.0 - jnp.square(sigma / sigma_statistic))
 
 
-def _in_own_shape(
-    key: jax.Array, first: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype
-) -> jax.Array:
-    if math.prod(shape) >= _LARGEST_LEAF:
-        raise ValueError(f"a leaf has shape {shape}: expected fewer than 2^39 numbers")
-    return _normal_at(key, first, *_row_major_words(shape), dtype)
+@dataclass(frozen=True)
+class _OwnDraw:
+    """The draw of one leaf, in its own shape."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: jnp.dtype
+    mesh: jax.sharding.AbstractMesh | None
+
+    def with_normals(
+        self, key: jax.Array, fn: Callable[..., jax.Array], *given: jax.Array
+    ) -> jax.Array:
+        """Returns ``fn(normals, *given)``."""
+        first = jnp.uint32(self.number << 8)
+        z = _normal_at(key, first, *_row_major_words(self.shape), self.dtype)
+        return fn(z, *given)
+
+    def together(self, leaves: Sequence[jax.Array]) -> jax.Array:
+        """Returns the leaf."""
+        return leaves[self.number].astype(self.dtype)
+
+    def apart(self, leaf: jax.Array) -> dict[int, jax.Array]:
+        """Returns the leaf by its number."""
+        return {self.number: leaf}
 
 
-def _in_rows(
-    key: jax.Array,
-    shapes: dict[int, tuple[int, ...]],
-    dtype: jnp.dtype,
-    mesh: jax.sharding.AbstractMesh | None,
-) -> dict[int, jax.Array]:
-    """Returns the normals of small leaves, drawn together in rows that belong to one leaf each.
+@dataclass(frozen=True)
+class _JointDraw:
+    """The draw of several leaves, laid out in rows that belong to one leaf each."""
 
-    All of them on each device of a mesh: their parts would otherwise be sent around.
-    """
-    rows = {number: -(-math.prod(shape) // _ROW) for number, shape in shapes.items()}
-    leaf = np.repeat(np.fromiter(rows, np.uint32), list(rows.values()))
-    begin = np.concatenate([np.arange(count, dtype=np.uint32) for count in rows.values()]) * _ROW
-    first, begin = (np.pad(words, (0, -len(words) % _PARTS)) for words in (leaf << 8, begin))
+    shapes: dict[int, tuple[int, ...]]
+    dtype: jnp.dtype
+    mesh: jax.sharding.AbstractMesh | None
 
-    def draw(words: Words) -> jax.Array:
-        first, begin = words
-        low = begin[:, None] + jax.lax.iota(jnp.uint32, _ROW)
-        return _normal_at(key, first[:, None], jnp.zeros_like(low), low, dtype)
+    @property
+    def rows(self) -> dict[int, int]:
+        """How many rows each leaf has."""
+        return {number: -(-math.prod(shape) // _ROW) for number, shape in self.shapes.items()}
 
-    def in_parts(words: Words) -> jax.Array:
-        # Else XLA's CPU compiler writes the whole draw once more for each leaf that takes a slice.
-        parts = [word.reshape(_PARTS, len(word) // _PARTS) for word in words]
-        return jax.lax.map(draw, (parts[0], parts[1])).reshape(-1, _ROW)
+    def with_normals(
+        self, key: jax.Array, fn: Callable[..., jax.Array], *given: jax.Array
+    ) -> jax.Array:
+        """Returns ``fn(normals, *given)``, for a function of single numbers."""
+        counts = list(self.rows.values())
+        leaf = np.repeat(np.fromiter(self.rows, np.uint32), counts)
+        begin = np.concatenate([np.arange(count, dtype=np.uint32) for count in counts]) * _ROW
+        more = -len(leaf) % _PARTS
+        first, begin = (np.pad(words, (0, more)) for words in (leaf << 8, begin))
 
-    words = (jnp.asarray(first), jnp.asarray(begin))
-    flat = jax.lax.platform_dependent(words, cpu=in_parts, default=draw).reshape(-1)
-    drawn: dict[int, jax.Array] = {}
-    start = 0
-    for number, shape in shapes.items():
-        size = math.prod(shape)
-        own = jax.lax.slice(flat, (start,), (start + size,)).reshape(shape)
-        if mesh is not None:
-            own = jax.lax.with_sharding_constraint(own, NamedSharding(mesh, PartitionSpec()))
-        drawn[number] = own
-        start += rows[number] * _ROW
-    return drawn
+        def drawn(first: jax.Array, begin: jax.Array, *own: jax.Array) -> jax.Array:
+            low = begin[:, None] + jax.lax.iota(jnp.uint32, _ROW)
+            return fn(_normal_at(key, first[:, None], jnp.zeros_like(low), low, self.dtype), *own)
+
+        def in_parts(*rows: jax.Array) -> jax.Array:
+            # Else XLA's CPU compiler writes the whole draw once more for each leaf that takes a
+            # slice. The first of `given` is overwritten part by part.
+            parts = [x.reshape(_PARTS, len(x) // _PARTS, *x.shape[1:]) for x in rows]
+            empty = jnp.zeros((*parts[0].shape, _ROW), self.dtype)
+
+            def turn(i: jax.Array, out: jax.Array) -> jax.Array:
+                own = [x[i] for x in [*parts[:2], *([out, *parts[3:]] if given else [])]]
+                return out.at[i].set(drawn(*own))
+
+            found = jax.lax.fori_loop(0, _PARTS, turn, parts[2] if given else empty)
+            return found.reshape(-1, _ROW)
+
+        def at_once(*rows: jax.Array) -> jax.Array:
+            return jax.lax.optimization_barrier(drawn(*rows))  # for the same reason
+
+        rows = [jnp.pad(x.reshape(-1, _ROW), ((0, more), (0, 0))) for x in given]
+        words = (jnp.asarray(first), jnp.asarray(begin))
+        return jax.lax.platform_dependent(*words, *rows, cpu=in_parts, default=at_once)
+
+    def together(self, leaves: Sequence[jax.Array]) -> jax.Array:
+        """Returns the leaves in their rows, filled up with zeros."""
+        parts = []
+        for number, shape in self.shapes.items():
+            parts.append(leaves[number].reshape(-1).astype(self.dtype))
+            if fill := -math.prod(shape) % _ROW:
+                parts.append(jnp.zeros(fill, self.dtype))
+        return jnp.concatenate(parts)
+
+    def apart(self, rows: jax.Array) -> dict[int, jax.Array]:
+        """Returns the leaves, from their rows.
+
+        All of them on each device of a mesh: their parts would otherwise be sent around.
+        """
+        flat, start, counts = rows.reshape(-1), 0, self.rows
+        leaves: dict[int, jax.Array] = {}
+        for number, shape in self.shapes.items():
+            own = jax.lax.slice(flat, (start,), (start + math.prod(shape),)).reshape(shape)
+            if self.mesh is not None:
+                own = jax.lax.with_sharding_constraint(
+                    own, NamedSharding(self.mesh, PartitionSpec())
+                )
+            leaves[number] = own
+            start += counts[number] * _ROW
+        return leaves
+
+
+def _draws(leaves: Sequence[jax.Array]) -> list[_OwnDraw | _JointDraw]:
+    """Returns the draws that together make the noise of all leaves."""
+    if len(leaves) > _MOST_LEAVES:
+        raise ValueError(f"{len(leaves)} leaves: expected at most {_MOST_LEAVES}")
+    mesh = next(filter(None, map(mesh_of, leaves)), None)
+    own: list[_OwnDraw | _JointDraw] = []
+    small: dict[jnp.dtype, dict[int, tuple[int, ...]]] = {}
+    for i, leaf in enumerate(leaves):
+        if leaf.size >= _LARGEST_LEAF:
+            raise ValueError(f"a leaf has shape {leaf.shape}: expected fewer than 2^39 numbers")
+        dtype = jnp.promote_types(leaf.dtype, jnp.float32)
+        if leaf.size >= (_OWN_DRAW if mesh is None else _OWN_DRAW_ON_A_MESH):
+            own.append(_OwnDraw(i, leaf.shape, dtype, mesh))
+        else:
+            small.setdefault(dtype, {})[i] = leaf.shape
+    return own + [_JointDraw(shapes, dtype, mesh) for dtype, shapes in small.items()]
 
 
 def _row_major_words(shape: Sequence[int]) -> Words:

@@ -1,47 +1,110 @@
-"""What README and docs show is what runs."""
+"""What README, docs and tutorials show is what runs."""
 
+import json
 import re
 import runpy
-from pathlib import Path
+import tomllib
+from importlib.util import find_spec
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "docs" / "examples" / "three_methods.py"
+from tests import doc_blocks
+from tests.doc_blocks import NOTEBOOKS, PAGES, ROOT
+
+# Pasted by every run of the tests; all others by the slow one.
+QUICK = ("README.md", "docs/concepts/joint-release.md")
 
 
-def code_blocks(path: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+def pages():
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+        marks = () if name in QUICK else pytest.mark.slow
+        if doc_blocks.blocks(page):
+            yield pytest.param(page, id=name, marks=marks)
 
 
-@pytest.mark.parametrize("block", code_blocks(ROOT / "README.md"), ids=[0, 1, 2])
-def test_each_block_of_the_readme_runs_alone(block, capsys):
-    exec(compile(block, "README.md", "exec"), {})
-    accuracies = re.findall(r"([\d.]+)% of held-out", capsys.readouterr().out)
-    assert all(float(found) > 80 for found in accuracies)
-    assert len(accuracies) == ("held-out" in block)
+@pytest.mark.parametrize("page", list(pages()))
+def test_each_block_runs_alone(page, capsys):
+    for block in doc_blocks.blocks(page):
+        if not block.needs or find_spec(block.needs.replace("-", "_")):
+            doc_blocks.run(block)
+            found = re.findall(r"([\d.]+)% of held-out", capsys.readouterr().out)
+            assert all(float(accuracy) > 80 for accuracy in found)
+            assert len(found) == ("of held-out" in block.text)
+
+
+def without_digits(text):
+    return re.sub(r"[\d.]+", "0", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda file: file.stem)
+def test_tutorials_run_and_print_what_they_show(notebook, capsys):
+    namespace = {"__name__": "__main__"}
+    for number, (code, shown) in enumerate(doc_blocks.cells(notebook)):
+        exec(compile(code, f"{notebook.name} cell {number}", "exec"), namespace)
+        assert without_digits(capsys.readouterr().out) == without_digits(shown)
+
+
+def test_tutorials_compile_and_show_their_output():
+    assert {file.stem for file in NOTEBOOKS} >= {"audit", "budget", "nnx", "optax", "own-rule"}
+    for notebook in NOTEBOOKS:
+        printed = 0
+        for code, shown in doc_blocks.cells(notebook):
+            compile(code, notebook.name, "exec")
+            printed += bool(shown)
+            assert bool(shown) == ("print(" in code), code
+        assert printed
 
 
 @pytest.mark.slow
 def test_example_trains_three_methods(capsys):
-    runpy.run_path(str(EXAMPLE))
+    runpy.run_path(str(ROOT / "docs" / "examples" / "three_methods.py"))
     accuracies = [float(a) for a in re.findall(r"([\d.]+)%", capsys.readouterr().out)]
     assert len(accuracies) == 3
     assert min(accuracies) > 60
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["accounting.md", "write-your-own-rule.md", "momentum-and-parts.md", "data.md", "training.md"],
-)
-def test_pages_run(page):
-    namespace: dict = {}
-    for block in code_blocks(ROOT / "docs" / page):
-        exec(compile(block, page, "exec"), namespace)
+def test_commands_are_found():
+    """The reader of commands misses none that a reader of the page would try."""
+    for page in PAGES:
+        written = sum(
+            len(re.findall(r"^(?:dpjax|pip|python|scripts/|export)\b", block.text, re.MULTILINE))
+            for block in doc_blocks.blocks(page, "sh")
+        )
+        found = [
+            c for c in doc_blocks.commands(page) if re.match(r"dpjax|pip|python|scripts|ex", c)
+        ]
+        assert len(found) == written, page
 
 
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_site():
+    listed = re.findall(r": ([\w./-]+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    there = {str(file.relative_to(ROOT / "docs")) for file in [*PAGES[1:], *NOTEBOOKS]}
+    assert set(listed) == {name for name in there if not name.startswith("results/notes-")}
+
+
+def test_no_notebook_has_an_output_that_is_not_text():
+    for notebook in NOTEBOOKS:
+        outputs = [
+            output["output_type"]
+            for cell in json.loads(notebook.read_text())["cells"]
+            for output in cell.get("outputs", ())
+        ]
+        assert set(outputs) <= {"stream"}
+
+
+def test_the_classifiers_name_what_the_workflow_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    tested = set(re.findall(r'"(3\.\d+)"', workflow))
+    named = {line.split()[-1] for line in project["classifiers"] if ":: 3." in line}
+    assert named == tested
+    assert min(tested, key=lambda version: int(version[2:])) in project["requires-python"]

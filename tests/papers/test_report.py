@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpjax.cli.html import html_page
 from dpjax.cli.papers import report as command
 from dpjax.papers import (
     RunRecord,
@@ -19,7 +20,6 @@ from dpjax.papers import (
     outcome_of,
     recipe_of,
 )
-from dpjax.papers.report import html_page
 from dpjax.papers.report import report as pages_of
 from dpjax.papers.report.claims import CLAIMS, PaperClaim
 from dpjax.papers.report.missing_cells import missing_cells

@@ -171,11 +171,17 @@ class Site:
         """
         if self.product is None:
             return self._pulled_back(given, values)
+        return self.of_factors(platform, given, None)
+
+    def of_factors(
+        self, platform: Platform, given: Given, factors: tuple[jax.Array, jax.Array] | None
+    ) -> jax.Array:
+        """Returns one example's gradient by a contraction; `factors` if they are at hand."""
         if platform.name == "gpu" and self.meeting.name == "conv_general_dilated":
             # As a convolution in groups, without windows; it does not depend on the kernel.
             kernel = jnp.zeros(self.node.shape, self.node.aval.dtype)
             return self._pulled_back(given, [varying(kernel, varying_zero(given))])
-        a, b = self.factors(platform, given)
+        a, b = self.factors(platform, given) if factors is None else factors
         precision = precision_of(self.arithmetic(platform))
         return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b, precision))
 

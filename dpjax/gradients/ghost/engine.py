@@ -8,7 +8,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,26 +18,28 @@ from jax.extend import core
 
 from dpjax.devices import varying_zero
 from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
-from dpjax.gradients.ghost.contractions import Given, weighted_site_sum
+from dpjax.gradients.ghost.contractions import Given, Site, weighted_site_sum
 from dpjax.gradients.ghost.norms import (
+    Gram,
     Square,
-    gram_square,
+    gram,
+    gram_squares,
     is_large,
     lookup_norm,
+    power_below,
     rounding,
-    scaled,
-    scaled_norm,
-    unscaled,
+    scaled_norms,
+    scaled_site_norms,
 )
 from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
 from dpjax.gradients.ghost.trace import Program, analysed
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.jaxprs import is_differentiable, is_float, needed_inside, needed_values
+from dpjax.gradients.jaxprs import is_float, needed_inside, needed_values
 from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, over_clean_rows, vmap_engine
-from dpjax.spmd import Shards
+from dpjax.spmd import Shards, mesh_of
 from dpjax.twofloat import TwoFloat, accumulation_dtype
 
 __all__ = [
@@ -58,8 +60,10 @@ _Careful = Callable[[Callable[[jax.Array], jax.Array]], tuple[jax.Array, jax.Arr
 _LEAST = 1e-20
 # How much of a squared norm may be in doubt before it is looked at again.
 _MOST_DOUBTED = 2e-2
-# How many rows are looked at again together.
+# How many rows are looked at again together, where that is not one.
 _AT_ONCE = 8
+# Up to this many numbers, gradients of one size are copied together: one program for all of them.
+_SMALL = 4096
 
 
 @dataclass(frozen=True)
@@ -242,10 +246,18 @@ class Work:
             self.treedef,
         )
 
-    def by_leaf(self, found: dict[int, jax.Array]) -> jax.Array:
-        """Returns (k, leaves) of all leaves; zero for one that meets no data."""
-        zero = jnp.zeros_like(self.passed.losses, accumulation_dtype(self.passed.losses))
-        return jnp.stack([found.get(i, zero) for i in range(len(self.leaves))], axis=-1)
+    def columns(self, leaves: Sequence[int], parts: Sequence[jax.Array]) -> jax.Array:
+        """Returns (k, leaves) of all leaves, from arrays (k, n) of some; zero for the others.
+
+        Args:
+            leaves: which leaf each column belongs to, in all arrays one after the other.
+            parts: the arrays.
+        """
+        losses = self.passed.losses
+        zero = jnp.zeros_like(losses, accumulation_dtype(losses), shape=(len(losses), 1))
+        places = {leaf: i for i, leaf in enumerate(leaves, 1)}
+        order = np.array([places.get(i, 0) for i in range(len(self.leaves))], np.int32)
+        return jnp.concatenate([zero, *parts], axis=1)[:, order]
 
     def every_leaf(self, sums: dict[int, jax.Array]) -> list[jax.Array]:
         """Returns the sums of all leaves; zero for one that meets no data."""
@@ -281,58 +293,95 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
     large = [block for block in work.blocks if any(map(is_large, block.sites))]
     large = large if platform.serial else []
     small = [block for block in work.blocks if block not in large]
-    squares: dict[int, Square] = {}
+    squares: list[Square] = []
+    leaves: list[int] = []
     kept: dict[int, jax.Array] = {}
     for blocks, over in ((small, jax.vmap), (large, lambda fn: partial(work.shards.mapped, fn))):
         if not blocks:
             continue
-        measures = [_measure(work, block, keep, platform) for block in blocks]
-
-        def one(given: Any, measures: Any = measures) -> Any:
-            return [measure(own) for measure, own in zip(measures, given, strict=True)]
-
         given = [work.given(block) for block in blocks]
         if platform.serial:
             # Else the compiler takes products of the pass's results in whatever layout they have,
             # some of them by a plain nest of loops.
             given = jax.lax.optimization_barrier(given)
-        for found, formed in over(one)(given):
-            squares.update(found)
-            kept.update(formed)
-    squares.update(
-        {leaf: Square(row_squares(x), jnp.zeros_like(x, shape=len(x))) for leaf, x in kept.items()}
-    )
-    both = (work.by_leaf({i: square[part] for i, square in squares.items()}) for part in (0, 1))
-    return Square(*both), kept
+        found, formed = over(partial(_measured_row, platform, work, blocks, keep))(given)
+        kept.update(formed)
+        squares += found
+        leaves += [i for b in blocks if b.method == "gram" for i in b.leaves]
+        leaves += [i for b in blocks if b.method != "gram" for i in b.leaves if i not in formed]
+    if kept:
+        square = _by_array(_squares, list(kept.values()))
+        squares.append(Square(square, jnp.zeros_like(square)))
+        leaves += kept
+    parts = [list(part) for part in zip(*squares, strict=True)] or [[], []]
+    value, doubt = (work.columns(leaves, part) for part in parts)
+    return Square(value, doubt), kept
 
 
-_Measure = Callable[[Sequence[Given]], tuple[dict[int, Square], dict[int, jax.Array]]]
+def _by_array(fn: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) -> jax.Array:
+    """Returns (k, n), a number for each row of n arrays.
+
+    Args:
+        fn: from (k, m, ...) to (k, m); small arrays of one size are taken at once.
+        arrays: each with a leading axis of rows.
+    """
+    alike: dict[Any, list[int]] = {}
+    for i, x in enumerate(arrays):
+        size = math.prod(x.shape[1:])
+        alone = mesh_of(x) is not None or size > _SMALL
+        alike.setdefault(i if alone else (size, x.dtype), []).append(i)
+    columns = []
+    for mine in alike.values():
+        x = arrays[mine[0]][:, None]
+        if mesh_of(x) is None:  # else its axes may be split over devices
+            flat = (len(x), math.prod(x.shape[1:]))
+            x = jnp.stack([arrays[i].reshape(flat) for i in mine], axis=1)
+        columns.append(fn(x))
+    order = np.argsort([i for mine in alike.values() for i in mine])
+    return jnp.concatenate(columns, axis=1)[:, order]
 
 
-def _measure(work: Work, block: Block, keep: bool, platform: Platform) -> _Measure:
-    """Returns the function from one example's `given` to squares, and to gradients to keep."""
-    (site, *_), (leaf, *_) = block.sites, block.leaves
-    if block.method == "gram":
-        return lambda given: ({leaf: gram_square(platform, site, given[0])}, {})
-    if block.method == "rows":
-        return lambda given: ({leaf: _of_norm(lookup_norm(site, given[0]))}, {})
-    form = former(platform, block, work.leaves)
-    if keep:
-        return lambda given: ({}, dict(zip(block.leaves, form(given), strict=True)))
-
-    def measured(given: Sequence[Given]) -> tuple[dict[int, Square], dict[int, jax.Array]]:
-        off = _off(platform, block, given)
-        norms = [
-            jnp.sqrt(row_squares(x[None])[0]) + off
-            for x in form(_as_summed(platform, block, given))
-        ]
-        return {i: _of_norm(n) for i, n in zip(block.leaves, norms, strict=True)}, {}
-
-    return measured
+def _squares(x: jax.Array) -> jax.Array:
+    return jnp.sum(x * x, axis=tuple(range(2, x.ndim)))
 
 
-def _of_norm(norm: jax.Array) -> Square:
-    return Square(norm * norm, jnp.zeros_like(norm))
+def _largest(x: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(x), axis=tuple(range(2, x.ndim)), initial=0.0)
+
+
+def _scaled_lengths(x: jax.Array) -> jax.Array:
+    power = power_below(_largest(x))
+    norms = jnp.sqrt(_squares(x / power.reshape(power.shape + (1,) * (x.ndim - 2)))) * power
+    return jnp.where(jnp.isnan(norms), jnp.inf, norms)
+
+
+def _measured_row(
+    platform: Platform, work: Work, blocks: Sequence[Block], keep: bool, given: Any
+) -> tuple[list[Square], dict[int, jax.Array]]:
+    """Returns one example's squares, those from inner products first, and gradients to keep."""
+    inner: list[tuple[Block, Gram]] = []
+    norms: list[jax.Array] = []
+    kept: dict[int, jax.Array] = {}
+    for block, own in zip(blocks, given, strict=True):
+        if block.method == "gram":
+            inner.append((block, gram(platform, block.sites[0], own[0])))
+        elif block.method == "rows":
+            norms.append(lookup_norm(block.sites[0], own[0]))
+        elif keep:
+            formed = former(platform, block, work.leaves)(own)
+            kept.update(zip(block.leaves, formed, strict=True))
+        else:
+            off = _off(platform, block, own)
+            formed = former(platform, block, work.leaves)(_as_summed(platform, block, own))
+            norms += [jnp.sqrt(row_squares(x[None])[0]) + off for x in formed]
+    squares = []
+    if inner:
+        sites = [block.sites[0] for block, _ in inner]
+        squares.append(gram_squares(platform, sites, [found for _, found in inner]))
+    if norms:
+        square = jnp.square(jnp.stack(norms))
+        squares.append(Square(square, jnp.zeros_like(square)))
+    return squares, kept
 
 
 def _as_summed(platform: Platform, block: Block, given: Sequence[Given]) -> Sequence[Given]:
@@ -347,82 +396,94 @@ def _careful_norms(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns which rows were looked at again, and their norms by leaf from scaled numbers.
 
-    Some rows of every shard at a time are gathered, until there are none left.
+    Those of gradients that were kept are taken of all rows. For the others some rows of every shard
+    at a time are gathered, until there are none left.
 
     Args:
         work: the pass.
         kept: the gradients that it kept.
         needed: from (k, leaves) that are zero, to the rows that are needed.
     """
-    blocks, givens = work.blocks, [work.given(block) for block in work.blocks]
-    met = {leaf for block in blocks for leaf in block.leaves}
-    zero = {leaf: jnp.ones_like(work.real) for leaf in range(len(work.leaves)) if leaf not in met}
-    zero.update({leaf: _is_zero(x) for leaf, x in kept.items()})
-    for block, given in zip(blocks, givens, strict=True):
-        if block.leaves[0] not in kept and block.direct and block.sites[0].has_formula:
-            zero[block.leaves[0]] = _is_zero_product(given[0])
-    rows = needed(work.by_leaf(zero) > 0)
+    blocks = [block for block in work.blocks if block.leaves[0] not in kept]
+    givens = [work.given(block) for block in blocks]
+    met = {leaf for block in work.blocks for leaf in block.leaves}
+    unmet = [leaf for leaf in range(len(work.leaves)) if leaf not in met]
+    # A factor that is zero makes the gradient so, unless the other is not finite: then the squared
+    # norm is not either.
+    factors = {
+        block.leaves[0]: given[0].cotangents[0]
+        for block, given in zip(blocks, givens, strict=True)
+        if block.direct and block.sites[0].has_formula
+    }
+    ones = jnp.ones_like(work.real, shape=(len(work.real), len(unmet)))
+    zeros = [_by_array(_largest, list(part.values())) == 0 for part in (kept, factors) if part]
+    rows = needed(work.columns([*kept, *factors, *unmet], [*zeros, ones]) > 0)
+    lengths = [_by_array(_scaled_lengths, list(kept.values()))] if kept else []
+    if not blocks:
+        return rows, work.columns(list(kept), lengths)
+    leaves = [leaf for block in blocks for leaf in block.leaves]
 
-    shards = work.shards
-    at_once = min(_AT_ONCE, len(rows) // shards.count)
+    def looked_at(platform: Platform) -> jax.Array:
+        shards = work.shards
+        at_once = 1 if platform.serial else min(_AT_ONCE, len(rows) // shards.count)
+        one = partial(_careful_row, platform, work, blocks)
 
-    def some(platform: Platform, chosen: jax.Array) -> jax.Array:
-        own, passed = shards.of_rows(
-            lambda tree, places: jax.tree.map(lambda x: x[places], tree),
-            ((kept, givens), work.passed),
-            chosen,
-        )
-        one = partial(_careful_row, platform, work)
-        found = shards.mapped(one, own) if platform.serial else jax.vmap(one)(own)
-        return replace(work, passed=passed).by_leaf(found)
+        def first(left: jax.Array) -> jax.Array:
+            places = left.astype(jnp.int32)
+            return jnp.argmax(places)[None] if at_once == 1 else jax.lax.top_k(places, at_once)[1]
 
-    def more(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        left, lengths = state
-        chosen = shards.of_rows(lambda x: jax.lax.top_k(x, at_once)[1], left.astype(jnp.int32))
-        found = by_platform(some, chosen).astype(lengths.dtype)
-        written = lambda x, places, new: x.at[places].set(new)  # noqa: E731
-        seen = jnp.zeros_like(left, shape=chosen.shape)
-        return (
-            shards.of_rows(written, left, chosen, seen),
-            shards.of_rows(written, lengths, chosen, found),
-        )
+        def taken(tree: Any, places: jax.Array) -> Any:
+            if at_once > 1:
+                return jax.tree.map(lambda x: x.at[places].get(mode="promise_in_bounds"), tree)
+            return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, places[0], 1), tree)
 
-    lengths = work.by_leaf({})
-    _, lengths = jax.lax.while_loop(lambda state: jnp.any(state[0]), more, (rows, lengths))
-    return rows, lengths
+        def more(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            left, lengths = state
+            chosen = shards.of_rows(first, left)
+            own = shards.of_rows(taken, givens, chosen)
+            if len(chosen) == 1:
+                found = one(jax.tree.map(lambda x: x[0], own))[None]
+            else:
+                found = jax.vmap(one)(own)
+            written = lambda x, places, new: x.at[places].set(new)  # noqa: E731
+            seen = jnp.zeros_like(left, shape=chosen.shape)
+            return (
+                shards.of_rows(written, left, chosen, seen),
+                shards.of_rows(written, lengths, chosen, found.astype(lengths.dtype)),
+            )
+
+        losses = work.passed.losses
+        none = jnp.zeros_like(losses, accumulation_dtype(losses), shape=(len(rows), len(leaves)))
+        return jax.lax.while_loop(lambda state: jnp.any(state[0]), more, (rows, none))[1]
+
+    return rows, work.columns([*kept, *leaves], [*lengths, by_platform(looked_at)])
 
 
-def _careful_row(platform: Platform, work: Work, given: Any) -> dict[int, jax.Array]:
-    """Returns one example's norms by leaf, from the gradients that were kept and the operands."""
-    kept, givens = given
-    found = {leaf: scaled_norm(gradient) for leaf, gradient in kept.items()}
-    for block, own in zip(work.blocks, givens, strict=True):
-        leaf, site = block.leaves[0], block.sites[0]
-        if leaf in kept:
-            continue
-        form = former(platform, block, work.leaves)
+def _careful_row(
+    platform: Platform, work: Work, blocks: Sequence[Block], given: Sequence[Any]
+) -> jax.Array:
+    """Returns one example's norms of the blocks' leaves, one after the other."""
+    gradients: dict[int, jax.Array] = {}
+    lookups: dict[int, jax.Array] = {}
+    sites: dict[int, tuple[Site, Given]] = {}
+    for block, own in zip(blocks, given, strict=True):
         if block.method == "rows":
-            found[leaf] = lookup_norm(site, own[0])
+            lookups[block.leaves[0]] = lookup_norm(block.sites[0], own[0])
         elif _summed_at_site(block):
-            near_one, powers = scaled(own[0])
-            (gradient,) = form([site.rounded(platform, near_one)])
-            norm = scaled_norm(gradient) + rounding(platform, site, near_one)
-            found[leaf] = unscaled(norm, powers)
+            sites[block.leaves[0]] = (block.sites[0], own[0])
         else:
-            found.update(zip(block.leaves, map(scaled_norm, form(own)), strict=True))
-    return found
-
-
-def _is_zero(rows: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(rows), axis=tuple(range(1, rows.ndim)), initial=0.0) == 0
-
-
-def _is_zero_product(given: Given) -> jax.Array:
-    """Says which examples have a factor that is zero, and no factor that is not finite."""
-    factors = [x for x in jax.tree.leaves(given) if is_differentiable(x)]
-    largest = [jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0) for x in factors]
-    finite = [jnp.isfinite(x) for x in largest]
-    return reduce(jnp.logical_or, [x == 0 for x in largest]) & reduce(jnp.logical_and, finite)
+            formed = former(platform, block, work.leaves)(own)
+            gradients.update(zip(block.leaves, formed, strict=True))
+    parts = []
+    if gradients:
+        parts.append(scaled_norms(list(gradients.values())))
+    if lookups:
+        parts.append(jnp.stack(list(lookups.values())))
+    if sites:
+        parts.append(scaled_site_norms(platform, *zip(*sites.values(), strict=True)))
+    places = {leaf: i for i, leaf in enumerate([*gradients, *lookups, *sites])}
+    order = np.array([places[leaf] for block in blocks for leaf in block.leaves])
+    return jnp.concatenate(parts)[order]
 
 
 def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:

@@ -16,6 +16,7 @@ The gradient by a table has rows only where it was looked up, and its norm is th
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,16 +35,20 @@ from dpjax.gradients.ghost.contractions import (
 from dpjax.gradients.ghost.trace import Meeting
 from dpjax.gradients.norms import power_of_two, row_squares
 from dpjax.gradients.platforms import Platform
+from dpjax.spmd import mesh_of
 
 __all__ = [
+    "Gram",
     "Square",
-    "gram_square",
+    "gram",
+    "gram_squares",
     "is_large",
     "lookup_norm",
+    "power_below",
     "rounding",
-    "scaled",
     "scaled_norm",
-    "unscaled",
+    "scaled_norms",
+    "scaled_site_norms",
 ]
 
 # An example with fewer positions and less work than this is not worth a turn of a loop.
@@ -64,15 +69,29 @@ class Square(NamedTuple):
     doubt: jax.Array
 
 
-def gram_square(platform: Platform, site: Site, given: Given) -> Square:
-    """Returns the squared norm of one example's gradient by a contraction, from inner products."""
+class Gram(NamedTuple):
+    """What inner products say of one example's gradient by a contraction.
+
+    Attributes:
+        square: its squared norm, as computed.
+        q: ``(sum_t |a_t| |b_t|)^2``.
+        squares: the sum of the squares of both factors.
+    """
+
+    square: jax.Array
+    q: jax.Array
+    squares: jax.Array
+
+
+def gram(platform: Platform, site: Site, given: Given) -> Gram:
+    """Returns the inner products of one example's gradient by a contraction."""
     own = site.arithmetic(platform)
     a, b = site.factors(platform, site.rounded(platform, given))
     positions = site.sizes[1]
     if positions == 1:  # |a|^2 |b|^2
         squares = [jnp.sum(x * x, axis=(1, 2)) for x in (a, b)]
         square = jnp.sum(squares[0] * squares[1])
-        return _allowed(own, site, square, square, jnp.sum(squares[0]) + jnp.sum(squares[1]))
+        return Gram(square, square, jnp.sum(squares[0]) + jnp.sum(squares[1]))
     products = [
         blocks_product(f"{layout},{layout.replace('t', 's')}->gts", x, x, precision_of(own))
         for layout, x in zip(site.layouts, (a, b), strict=True)
@@ -80,37 +99,54 @@ def gram_square(platform: Platform, site: Site, given: Given) -> Square:
     squares = [jnp.diagonal(p, axis1=1, axis2=2) for p in products]
     q = jnp.sum(jnp.square(jnp.sum(jnp.sqrt(squares[0]) * jnp.sqrt(squares[1]), axis=1)))
     total = jnp.sum(squares[0]) + jnp.sum(squares[1])
-    return _allowed(own, site, jnp.sum(products[0] * products[1]), q, total)
+    return Gram(jnp.sum(products[0] * products[1]), q, total)
 
 
-def _allowed(
-    platform: Platform, site: Site, square: jax.Array, q: jax.Array, squares: jax.Array
-) -> Square:
+def gram_squares(platform: Platform, sites: Sequence[Site], found: Sequence[Gram]) -> Square:
+    """Returns the squared norms at several sites in one array, allowances included.
+
+    Args:
+        platform: where it runs.
+        sites: contractions.
+        found: one example's inner products at each.
+    """
+    platforms = [site.arithmetic(platform) for site in sites]
+    dtypes = [each.q.dtype for each in found]
+    kinds = list(zip(platforms, sites, dtypes, strict=True))
+    square, q, squares = (jnp.stack(parts) for parts in zip(*found, strict=True))
+    gamma = np.array([_gamma(*kind) for kind in kinds], q.dtype)
+    cut = np.array([_cut(own, dtype) for own, _, dtype in kinds], q.dtype)
+    tiny = [math.prod(site.sizes) * float(jnp.finfo(dtype).tiny) for _, site, dtype in kinds]
     square = jnp.maximum(square, 0)
-    allowance = _gamma(platform, site, q.dtype) * q
-    if cut := _cut(platform, q.dtype):  # (sqrt(square + allowance) + cut sqrt(q))^2
+    allowance = gamma * q
+    if np.any(cut):  # (sqrt(square + allowance) + cut sqrt(q))^2
         allowance += 2 * cut * jnp.sqrt((square + allowance) * q) + cut**2 * q
-    vanished = math.prod(site.sizes) * jnp.finfo(q.dtype).tiny * squares
-    return Square(square + allowance, allowance + vanished)
+    return Square(square + allowance, allowance + np.array(tiny, q.dtype) * squares)
 
 
 def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
     """Returns how much longer than its gradient an example may be in a weighted sum.
 
-    That is ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, the latter with factors of p bits: the sum is
-    not taken from the gradient that was formed.
+    That is at most ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, the latter with factors of p bits:
+    the sum is not taken from the gradient that was formed. In each block, ``|a| |b|`` is no less
+    than the sum.
     """
     a, b = site.factors(platform, site.rounded(platform, given))
-    total = jnp.sum(_lengths(a, site.layouts[0].index("k")) * _lengths(b, 2))
-    own, dtype = site.arithmetic(platform), total.dtype
-    return (_gamma(own, site, dtype) / 2 + _cut(own, dtype)) * total
+    return _of_lengths(platform, site, a.dtype) * jnp.sum(_lengths(a) * _lengths(b))
 
 
-def _lengths(x: jax.Array, axis: int) -> jax.Array:
-    """Returns norms along an axis whose squares neither overflow nor vanish."""
-    largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0.0)
-    squares = jnp.sum(jnp.square(x / jnp.where(largest > 0, largest, 1)), axis=axis)
-    return jnp.squeeze(largest, axis) * jnp.sqrt(squares)
+def _lengths(factor: jax.Array) -> jax.Array:
+    """Returns the norm of each block of a factor, whose squares neither overflow nor vanish."""
+    near, powers = _near_one([factor], rows=True)
+    return jnp.sqrt(row_squares(near[0])) * powers
+
+
+def _of_lengths(platform: Platform, site: Site, dtype: Any) -> float:
+    """Returns the factor of ``|a| |b|`` in `rounding`, with room for the rounding of that."""
+    own = site.arithmetic(platform)
+    g, t, k, c = site.sizes
+    room = 1 + g * t * (k + c) * float(jnp.finfo(dtype).eps)
+    return (_gamma(own, site, dtype) / 2 + _cut(own, dtype)) * room
 
 
 def _gamma(platform: Platform, site: Site, dtype: jnp.dtype) -> float:
@@ -131,18 +167,57 @@ def _cut(platform: Platform, dtype: jnp.dtype) -> float:
     return 0.0 if platform.bits is None or dtype != jnp.float32 else 2.0 ** (-2 * platform.bits)
 
 
-def scaled(given: Given) -> tuple[Given, tuple[jax.Array, jax.Array]]:
-    """Returns one example's operands near 1, and the powers of two that they were divided by."""
-    (operand,), (cotangent,) = given.kept, given.cotangents
-    near, powers = zip(*(_near_one(wide(x)) for x in (operand, cotangent)), strict=True)
-    return Given((near[0],), (near[1],)), (powers[0], powers[1])
+def scaled_site_norms(
+    platform: Platform, sites: Sequence[Site], given: Sequence[Given]
+) -> jax.Array:
+    """Returns one example's norms at several contractions, of gradients formed from scaled numbers.
+
+    They are not below the lengths of what a weighted sum adds for the example.
+
+    Args:
+        platform: where it runs.
+        sites: contractions.
+        given: what the pass left at each for this example.
+    """
+    numbers = [wide(x) for own in given for x in (own.kept[0], own.cotangents[0])]
+    near, powers = _near_one(numbers)
+    gradients, lengths = [], []
+    for site, x, cotangent in zip(sites, near[::2], near[1::2], strict=True):
+        own = site.rounded(platform, Given((x,), (cotangent,)))
+        a, b = site.factors(platform, own)
+        gradients.append(site.of_factors(platform, own, (a, b)))
+        if len(a) == 1:  # near one: no square vanishes that matters
+            lengths.append(jnp.sqrt(jnp.sum(a * a)) * jnp.sqrt(jnp.sum(b * b)))
+        else:
+            lengths.append(jnp.sum(_lengths(a) * _lengths(b)))
+    most = jnp.stack(lengths)
+    pairs = zip(sites, gradients, strict=True)
+    off = np.array([_of_lengths(platform, site, x.dtype) for site, x in pairs], most.dtype)
+    norms = scaled_norms(gradients) + off * most
+    low, high = (fn(powers[::2], powers[1::2]) for fn in (jnp.minimum, jnp.maximum))
+    first = norms * high  # in the order in which nothing overflows
+    return jnp.where(jnp.isfinite(first), first * low, norms * low * high)
 
 
-def unscaled(norm: jax.Array, powers: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Returns ``norm * powers[0] * powers[1]``, in the order in which nothing overflows."""
-    low, high = jnp.minimum(*powers), jnp.maximum(*powers)
-    first = norm * high
-    return jnp.where(jnp.isfinite(first), first * low, norm * low * high)
+def scaled_norms(arrays: Sequence[jax.Array]) -> jax.Array:
+    """Returns the norm of each array, which neither overflows nor vanishes; +inf if not finite.
+
+    >>> [float(n) for n in scaled_norms([jnp.array([3.0, 4.0]) * 2.0**100, jnp.array([jnp.nan])])]
+    [6.338253001141147e+30, inf]
+    """
+    alike: dict[Any, list[int]] = {}
+    for i, x in enumerate(arrays):
+        alike.setdefault(i if mesh_of(x) is not None else (x.size, x.dtype), []).append(i)
+    stacks = []
+    for mine in alike.values():
+        flat = [arrays[i] for i in mine]
+        if mesh_of(flat[0]) is None:  # else its axes may be split over devices
+            flat = [x.reshape(x.size) for x in flat]
+        stacks.append(jnp.stack(flat))
+    near, powers = _near_one(stacks, rows=True)
+    norms = jnp.concatenate([jnp.sqrt(row_squares(x)) for x in near]) * powers
+    order = np.argsort([i for mine in alike.values() for i in mine])
+    return jnp.where(jnp.isnan(norms), jnp.inf, norms)[order]
 
 
 def scaled_norm(x: jax.Array) -> jax.Array:
@@ -151,24 +226,43 @@ def scaled_norm(x: jax.Array) -> jax.Array:
     >>> float(scaled_norm(jnp.array([3 * 2.0**100, 4 * 2.0**100]))) / 2.0**100
     5.0
     """
-    near, power = _near_one(x)
-    norm = jnp.sqrt(row_squares(near[None])[0]) * power
-    return jnp.where(jnp.isnan(norm), jnp.inf, norm)
+    return scaled_norms([x])[0]
 
 
-def _near_one(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns an array divided by the power of two below its largest entry, and that power.
+def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax.Array], jax.Array]:
+    """Returns arrays divided by the power of two below the largest entry, and those powers.
 
     From the bits of a float: `frexp` is many operations, which compilers repeat where it is used.
+
+    Args:
+        arrays: of one dtype, or float32 and float64.
+        rows: whether each row has a power of its own.
     """
-    largest = jnp.max(jnp.abs(x), initial=0.0)
+    stacks = arrays if rows else [x[None] for x in arrays]
+    largest = [jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0) for x in stacks]
+    dtype = jnp.result_type(*arrays)
+    parts = (
+        [power_below(x) for x in largest]
+        if len({x.dtype for x in arrays}) > 1
+        else [power_below(jnp.concatenate(largest))]
+    )
+    powers = jnp.concatenate([x.astype(dtype) for x in parts])
+    near, start = [], 0
+    for x, stack in zip(arrays, stacks, strict=True):
+        power = powers[start : start + len(stack)].astype(x.dtype)
+        near.append(x / (power.reshape((-1,) + (1,) * (x.ndim - 1)) if rows else power[0]))
+        start += len(stack)
+    return near, powers
+
+
+def power_below(x: jax.Array) -> jax.Array:
+    """Returns the power of two below each number; the least normal one where there is none."""
     info = jnp.finfo(x.dtype)
     whole = jnp.uint32 if info.bits == 32 else jnp.uint64
     mantissa = (1 << info.nmant) - 1
-    bits = jax.lax.bitcast_convert_type(largest, whole) & whole(~np.array(mantissa, whole))
+    bits = jax.lax.bitcast_convert_type(x, whole) & whole(~np.array(mantissa, whole))
     power = jax.lax.bitcast_convert_type(bits, x.dtype)
-    power = jnp.where(power > 0, power, info.tiny)
-    return x / power, power
+    return jnp.where(power > 0, power, info.tiny)
 
 
 def lookup_norm(site: Site, given: Given) -> jax.Array:

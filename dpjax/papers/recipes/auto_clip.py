@@ -1,6 +1,5 @@
 """Automatic Clipping's tables 1 to 4 as experiments (its section 6)."""
 
-
 from dpjax.data import DATASETS
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell, training_size

@@ -137,7 +137,9 @@ def _experiment(cell: Cell) -> Experiment:
     )
 
 
-def _grid(method: str, grids: Mapping[str, Mapping[str, tuple[object, ...]]]) -> tuple[Override, ...]:
+def _grid(
+    method: str, grids: Mapping[str, Mapping[str, tuple[object, ...]]]
+) -> tuple[Override, ...]:
     values = grids.get(method, {})
     return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 

@@ -1,6 +1,5 @@
 """Lin et al.'s tables 1, 2 and 3 as experiments (their section 5, appendices B and D)."""
 
-
 from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell, training_size
