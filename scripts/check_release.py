@@ -24,6 +24,7 @@ APART = {
     "needs a checkout": r"^(\.ci|scripts|python (-m pytest|scripts)|pre-commit|\. )|docs/results",
     "needs the network": r"data fetch",
     "needs several machines": r"--distributed",
+    "needs eight devices": r"^dpjax train .*run\.mesh",
     "needs hours": r"papers (run|explain)|--all\b",
     "needs pre-trained weights": r"pretrained=|private-bert",
     "sets a variable": r"^export ",

@@ -124,7 +124,8 @@ def assignment(text: str) -> tuple[str, Any]:
         if re.fullmatch(r"[\w./~+:-]+", value):
             return key, value
         raise ValueError(
-            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]'
+            f'--set {text}: expected a TOML literal such as 0.5, 3, true, "text" or [1, 2]; in a '
+            f"shell, quote text twice: --set '{key}=\"...\"'"
         ) from error
     if set(parsed) != {"value"}:
         raise ValueError(f"--set {text}: expected one value")

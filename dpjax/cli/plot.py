@@ -105,16 +105,15 @@ def _data(shown: Privacy) -> dict[str, Any]:
 
 def draw_privacy(shown: Privacy, output: str) -> None:
     """Draws epsilon over steps beside noise and threshold, and writes the file."""
-    figure = figures.new_figure(10, 5.2)
-    axes = figure.subplot_mosaic("en;et", width_ratios=[3, 2])
+    figure, body = figures.headed(11, 6.0, shown.title, f"at delta = {rounded_up(shown.delta)}")
+    axes = body.subplot_mosaic("en;et", width_ratios=[3, 2])
     epsilons, noise, thresholds = (axes[place] for place in "ent")
     noise.sharex(thresholds)
     noise.tick_params(labelbottom=False)
-    figure.suptitle(shown.title)
     _draw_epsilons(epsilons, shown)
-    _draw_curves(noise, shown.noise, "Noise multiplier", r"$\sigma_t$ (std / bound)")
-    _draw_curves(thresholds, shown.thresholds, "Threshold", r"$C_t$ (gradient norm)")
-    thresholds.set_xlabel("step $t$")
+    _draw_curves(noise, shown.noise, r"Noise multiplier $\sigma_t$", "std / bound")
+    _draw_curves(thresholds, shown.thresholds, "Threshold $C_t$", "gradient norm")
+    thresholds.set_xlabel("step")
     figures.write(figure, output)
 
 
@@ -131,9 +130,7 @@ def _draw_epsilons(axes: Any, shown: Privacy) -> None:
             markersize=3,
             label=f"{name}: {rounded_up(last)} at the end{worth}",
         )
-    axes.set_title(f"Privacy spent, at $\\delta$ = {rounded_up(shown.delta)}")
-    axes.set_xlabel("steps released")
-    axes.set_ylabel(r"$\varepsilon$")
+    figures.tidy(axes, "Privacy spent", "step", r"$\varepsilon$")
     _finish(axes)
 
 
@@ -141,17 +138,17 @@ def _draw_curves(axes: Any, curves: Sequence[Curve], title: str, unit: str) -> N
     for i, curve in enumerate(curves):
         # Styles tell curves apart where they coincide.
         style = _STYLES[i % len(_STYLES)] if curve.known else ":"
-        axes.plot(curve.steps, curve.values, style, drawstyle="steps-post", label=curve.name)
-    axes.set_title(title)
-    axes.set_ylabel(unit)
+        colour = figures.style(i)["color"]
+        line = {"linestyle": style, "color": colour, "drawstyle": "steps-post"}
+        axes.plot(curve.steps, curve.values, label=curve.name, **line)
+    figures.tidy(axes, title, "", unit)
     _finish(axes)
 
 
 def _finish(axes: Any) -> None:
     highest = axes.dataLim.y1  # infinite where no value is finite
     axes.set_ylim(0, 1.15 * highest if 0 < highest < math.inf else None)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize="small")
+    axes.legend(loc="best", fontsize="small", frameon=False)
 
 
 def _add_runs_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Runs read from their folders, as figures and tables show them, and what they cost."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,16 +84,28 @@ def read_runs(paths: Sequence[str]) -> list[ReleasedRun]:
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise ValueError(f"{path}: given twice; expected every run once")
-    runs = [read_run(RunFolder(Path(path))) for path in paths]
-    runs = _told_apart(runs, lambda run: f"{run.label} ({run.folder.path.resolve().name})")
-    return _told_apart(runs, lambda run: f"{run.label} ({run.folder.path})")
+    return _told_apart([read_run(RunFolder(Path(path))) for path in paths])
 
 
-def _told_apart(
-    runs: Sequence[ReleasedRun], longer: Callable[[ReleasedRun], str]
-) -> list[ReleasedRun]:
+def _told_apart(runs: Sequence[ReleasedRun]) -> list[ReleasedRun]:
+    """Adds folder names to labels that several runs have; whole paths where names are the same."""
     counts = Counter(run.label for run in runs)
-    return [replace(run, label=longer(run)) if counts[run.label] > 1 else run for run in runs]
+    names = [run.folder.path.resolve().name for run in runs]
+    if len({(run.label, name) for run, name in zip(runs, names, strict=True)}) < len(runs):
+        names = [str(run.folder.path) for run in runs]
+    return [
+        replace(run, label=_longer(run.label, name)) if counts[run.label] > 1 else run
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def _longer(label: str, name: str) -> str:
+    """Returns a label with a folder's name, which often has the label in it.
+
+    >>> _longer("dp_sgd", "seed-1"), _longer("dp_sgd", "digits-dp_sgd")
+    ('dp_sgd (seed-1)', 'digits-dp_sgd')
+    """
+    return name if label in name else f"{label} ({name})"
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,11 @@ def drawn_rows(
     shards = Shards.of(data, rows, drawn.sharding or sharding)
     if drawn.sharding is None:
         drawn = _by_shard(drawn, shards.count)
+    elif drawn.indices.shape[0] != shards.count:
+        raise ValueError(
+            f"a batch drawn in {len(drawn.indices)} parts with data in {shards.count}: expected "
+            "data that was put on the mesh by jax.device_put, and a step inside jax.jit"
+        )
     count, most = drawn.indices.shape
     numbers = drawn.indices.reshape(-1)
     local = (drawn.indices - drawn.start[:, None]).reshape(-1)

@@ -142,6 +142,9 @@ class DeviceRunner:
 def mesh_program(program: Program, most: int, layout: Layout) -> Any:
     """Returns ``advance(state, data, steps)``, jitted, over the devices of a layout.
 
+    Where it splits parameters, JAX splits the program: none is whole on a device but while a step
+    computes with it. Otherwise each device runs its own, and sums over devices are finer.
+
     Args:
         program: the program, for one device.
         most: how many steps a call may take.
@@ -150,15 +153,19 @@ def mesh_program(program: Program, most: int, layout: Layout) -> Any:
     mesh = layout.devices
     rows = -(-program.plan.dataset_size // mesh.shape["data"])
     everywhere, by_row = PartitionSpec(), PartitionSpec("data")
-    advance = jax.shard_map(
-        partial(_advance, replace(program, axis="data", rows_per_device=rows), most),
-        mesh=mesh,
-        in_specs=(everywhere, by_row, everywhere),
-        out_specs=everywhere,
-        axis_names={"data"},
-    )
+    if layout.rules:
+        split = replace(program, sharding=NamedSharding(mesh, by_row))
+        advance: Callable[..., Any] = partial(_advance, split, most)
+    else:
+        advance = jax.shard_map(
+            partial(_advance, replace(program, axis="data", rows_per_device=rows), most),
+            mesh=mesh,
+            in_specs=(everywhere, by_row, everywhere),
+            out_specs=everywhere,
+            axis_names={"data"},
+        )
     state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
-    return jax.jit(advance, out_shardings=(state, None))
+    return jax.jit(advance, out_shardings=(state, NamedSharding(mesh, everywhere)))
 
 
 class HostRunner:

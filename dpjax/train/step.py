@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
@@ -64,6 +65,7 @@ class Program:
             that states of plans that differ in them alone run in one program.
         axis: inside `jax.shard_map`, the mesh axis over which the data are split; else None.
         rows_per_device: then, how many rows each device holds.
+        sharding: in a plain `jax.jit` over a mesh, how the data are split; else None.
     """
 
     plan: Plan
@@ -71,6 +73,7 @@ class Program:
     varied: tuple[str, ...] = ()
     axis: str | None = None
     rows_per_device: int | None = None
+    sharding: NamedSharding | None = None
 
     def __post_init__(self) -> None:
         """Checks what may vary."""
@@ -140,13 +143,14 @@ class Program:
         part = None
         if self.axis is not None and self.rows_per_device is not None:
             part = (jax.lax.axis_index(self.axis) * self.rows_per_device, self.rows_per_device)
-        return self.plan.sampling.draw(state.key, state.step, part)
+        return self.plan.sampling.draw(state.key, state.step, part, self.sharding)
 
     def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
         """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
         config = self.plan.experiment.train
         key = noise.fold(noise.stream(state.key, "augment"), state.step)
-        return per_example_grads(self.task.loss(state.frozen, key), config.engine, config.chunk)
+        loss = self.task.loss(state.frozen, key)
+        return per_example_grads(loss, config.engine, config.chunk, sharding=self.sharding)
 
     def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
         """Returns the clipped sum over a part of a batch that the host feeds; private."""

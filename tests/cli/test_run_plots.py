@@ -89,6 +89,12 @@ def test_folder_names_that_repeat_are_written_in_full(tmp_path):
         assert run.label.endswith(f"({folder.path})")
 
 
+def test_a_folder_that_is_named_after_its_method_is_named_once(tmp_path):
+    folders = [write_run(tmp_path / name) for name in ("dp_sgd", "dp_sgd-2")]
+    runs = read_runs([str(folder.path) for folder in folders])
+    assert [run.label for run in runs] == ["dp_sgd", "dp_sgd-2"]
+
+
 def test_without_a_ledger_nothing_is_promised(tmp_path):
     lost = write_run(tmp_path / "a", "auto_dp_sgd", ledger=False)
     alone = words_of(figure_of(lost))

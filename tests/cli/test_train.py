@@ -86,7 +86,10 @@ REFUSALS = {
     "key": (["--set", "train.batchsize=3"], ["train.batchsize", "'batch_size'"]),
     "no path": (["--set", "train=3"], ["train", "expected a path such as"]),
     "no value": (["--set", "train.chunk"], ["--set train.chunk", "expected KEY=VALUE"]),
-    "no literal": (["--set", "train.chunk=1 2"], ["--set train.chunk=1 2", "TOML literal"]),
+    "no literal": (
+        ["--set", "train.chunk=1 2"],
+        ["--set train.chunk=1 2", "TOML literal", "'train.chunk=\"...\"'"],
+    ),
     "engine": (["--set", "train.engine=vamp"], ["'vamp'", "did you mean 'vmap'"]),
     "augmentation": (["--set", 'train.augment=["flop"]'], ["'flop'", "did you mean 'flip'"]),
     "batch": (["--set", "train.batch_size=9999"], ["train.batch_size = 9999", "1437"]),

@@ -125,11 +125,11 @@ DERIVED = ("stream", "fold", "fold_in", "split", "params")  # rngs.params() of N
 MADE = {
     "train/identity.py": "the root of all",
     "train/training.py": "the same root, as the first process sent it",
-    "train/mesh.py": "for shapes alone",
+    "train/runner.py": "for shapes alone",
     "models/frozen_prefix.py": "for shapes alone",
     "models/generation.py": "greedy and beam search, which draw nothing",
     "models/pretrained.py": "a new classifier's first values, which are public",
-    "train/pretrained.py": "for shapes alone",
+    "train/network.py": "for shapes alone",
     "cli/bench.py": "for steps that are timed and thrown away",
     "noise.py": "the caller's own key, with its type",
     "devices.py": "the same key, marked as one that differs by device",
@@ -205,7 +205,7 @@ def test_a_key_from_nowhere_would_be_noticed(source):
 def test_no_other_source_of_randomness_is_imported():
     """`secrets` asks the operating system; NumPy's generators are public, or seeded by a key."""
     for path in PACKAGE.rglob("*.py"):
-        if path == PACKAGE / "testing" / "shrinking.py":
+        if path == PACKAGE / "testing" / "trials.py":
             continue  # hypothesis takes its seed as a generator of this module
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):

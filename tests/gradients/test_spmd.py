@@ -145,12 +145,8 @@ def arithmetic(rows):
 CASES = list(
     product(["vmap", "ghost", "ghost_two_pass"], LAYOUTS, AXES, [None, CHUNK], [False, True])
 )
-DEFAULT = [
-    ("vmap", "data", "auto", CHUNK, True),
-    ("vmap", "tensor", "explicit", None, False),
-    ("ghost", "fsdp", "explicit", CHUNK, True),
-    ("ghost_two_pass", "tensor", "auto", CHUNK, True),
-]
+# FSDP is that of `fit`, below.
+DEFAULT = [("vmap", "data", "auto", CHUNK, True), ("ghost", "tensor", "explicit", CHUNK, True)]
 
 
 @pytest.mark.parametrize(
@@ -376,3 +372,10 @@ def test_rows_that_cannot_be_split_evenly_are_refused():
         SAMPLING.draw(KEY, 0, part=(0, 8), sharding=sharding)
     with pytest.raises(ValueError, match="expected one drawn without"):
         SAMPLING.draw(KEY, 0, sharding=sharding).packed()
+
+    @jax.jit
+    def elsewhere(params, data):
+        return grads_of(params, data, SAMPLING.draw(KEY, 0, sharding=sharding)).norms
+
+    with pytest.raises(ValueError, match="in 8 parts with data in 1: expected data that was put"):
+        elsewhere(start(), examples(ROWS))

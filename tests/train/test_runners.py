@@ -225,21 +225,30 @@ class TestMesh:
             assert sorted(row for _, rows in passes for row in rows) == batch.tolist()
             assert all(row // held == device for device, rows in passes for row in rows)
 
-    def test_parameters_that_are_split_are_those_of_one_device(self):
+    @pytest.mark.parametrize(
+        "axes", [["data", "model"], pytest.param(["", "model"], marks=pytest.mark.slow)]
+    )
+    def test_parameters_that_are_split_are_those_of_one_device(self, axes):
         """Clipping sees the whole gradient, and noise is that of the whole leaf."""
         if jax.device_count() < DEVICES:
             pytest.skip(f"needs {DEVICES} devices")
         own = program(model__name="mlp", model__hidden=16)
         state = begun(own)
         one, _ = on_device(own).advance(state, STEPS)
-        rules = {"dense/0/kernel": ["", "model"]}
-        run = RunConfig(mesh={"data": 4, "model": 2}, sharding=rules)
+        run = RunConfig(mesh={"data": 4, "model": 2}, sharding={"dense/0/kernel": axes})
         runner = DeviceRunner(own, TRAIN, TEST, STEPS, Layout.of(run))
         split, _ = runner.advance(state, STEPS)
         assert_close(split, one, atol=1e-6)
         kernel = split.params["dense"]["0"]["kernel"]
-        assert kernel.sharding.spec == P(None, "model")
-        assert kernel.addressable_data(0).shape == (36, 8)
+        part = (9, 8) if axes[0] else (36, 8)
+        assert kernel.sharding.spec == P(*(axis or None for axis in axes))
+        assert kernel.addressable_data(0).shape == part
+        # The loop over the steps carries the part: the whole is there while a step needs it.
+        lowered = runner._compiled.lower(runner._layout.placed(state), runner._data, jnp.int32(1))
+        entry = lowered.compile().as_text().split("ENTRY ")[1]
+        (carried,) = re.findall(r"= \((.*)\) while\(", entry)
+        assert f"f32[{part[0]},{part[1]}]" in carried
+        assert "f32[36,16]" not in carried
         assert split.params["dense"]["1"]["kernel"].sharding.is_fully_replicated
         assert float(runner.evaluate(split).accuracy) == float(
             on_device(own).evaluate(one).accuracy
