@@ -1,7 +1,7 @@
 """Sums over devices as integers on a public grid: exact, in whatever order they are added."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 
 def limb_sum(
-    sums: TwoFloat, most: Any, devices: int, axes: tuple[str, ...] | None = None
+    sums: TwoFloat, most: chex.ArrayTree, devices: int, axes: tuple[str, ...] | None = None
 ) -> TwoFloat:
     """Returns the sums over the devices, exact on the grid; float64 leaves are summed as they are.
 
@@ -61,7 +61,7 @@ def limb_sum(
     return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*pairs, strict=True)))
 
 
-def _over_leading_axis(tree: Any) -> Any:
+def _over_leading_axis(tree: chex.ArrayTree) -> chex.ArrayTree:
     return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), tree)
 
 

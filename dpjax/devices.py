@@ -1,7 +1,5 @@
 """Inside `shard_map`: what differs by device, and what may be summed over devices."""
 
-from typing import Any
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,7 @@ import jax.numpy as jnp
 __all__ = ["refuse_other_than_one_sum", "varying", "varying_axes", "varying_zero"]
 
 
-def varying_zero(*trees: Any) -> jax.Array | None:
+def varying_zero(*trees: chex.ArrayTree) -> jax.Array | None:
     """Returns a zero that differs by device as the trees do; None outside `shard_map`.
 
     Its value is 0 whatever the data holds; only its type carries the devices' axes. Made by
@@ -24,13 +22,13 @@ def varying_zero(*trees: Any) -> jax.Array | None:
     return zero
 
 
-def _numbers(source: Any) -> jax.Array:
+def _numbers(source: chex.Array) -> jax.Array:
     source = jnp.asarray(source)
     is_key = jnp.issubdtype(source.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(source) if is_key else source
 
 
-def varying(value: jax.Array, zero: jax.Array | None) -> Any:
+def varying(value: jax.Array, zero: jax.Array | None) -> jax.Array:
     """Returns `value`, marked as differing by device like `zero`."""
     if zero is None:
         return value

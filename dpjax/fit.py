@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import chex
 import jax
@@ -180,7 +180,9 @@ def fit(
     grads_of = per_example_grads(loss_fn, engine, chunk, sharding=sharding)
     random = _takes_a_key(loss_fn)
 
-    def step(carry: tuple[Any, Any], data: chex.ArrayTree) -> tuple[tuple[Any, Any], Released]:
+    def step(
+        carry: tuple[chex.ArrayTree, optax.OptState], data: chex.ArrayTree
+    ) -> tuple[tuple[chex.ArrayTree, optax.OptState], Released]:
         own, opt_state = carry
         t = find_state(opt_state, PrivatizeState).step
         drawn = sampling.draw(root, t, sharding=sharding)
@@ -192,8 +194,8 @@ def fit(
 
     @partial(jax.jit, static_argnames="length")
     def advance(
-        carry: tuple[Any, Any], data: chex.ArrayTree, length: int
-    ) -> tuple[tuple[Any, Any], Released]:
+        carry: tuple[chex.ArrayTree, optax.OptState], data: chex.ArrayTree, length: int
+    ) -> tuple[tuple[chex.ArrayTree, optax.OptState], Released]:
         mesh = explicit_mesh(carry, data)
         begun, rows = as_automatic((carry, data), mesh)
         with automatic_axes(mesh):
@@ -237,13 +239,17 @@ def _split_rows(data: chex.ArrayTree) -> NamedSharding | None:
 
 
 def _fitted(
-    params: Any, opt_state: Any, key: jax.Array, ran: tuple[Ran, ...], seen: list[Released]
+    params: chex.ArrayTree,
+    opt_state: optax.OptState,
+    key: jax.Array,
+    ran: tuple[Ran, ...],
+    seen: list[Released],
 ) -> Fitted:
     released = jax.tree.map(lambda *parts: np.concatenate(parts), *seen)
     return Fitted(params, FitState(params, opt_state, key, ran), released)
 
 
-def _takes_a_key(loss_fn: Callable[..., Any]) -> bool:
+def _takes_a_key(loss_fn: Callable[..., object]) -> bool:
     """Says whether the loss has a third argument that must be given."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [

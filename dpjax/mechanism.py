@@ -81,6 +81,9 @@ class Release(Protocol):
     ) -> ClippedSum:
         """Returns the sum over a part of a batch; the arguments are those of `clipped_sum`."""
 
+    def diagnostics(self, opt_state: optax.OptState) -> dict[str, float]:
+        """Returns numbers of the data that its state holds: not private, for research."""
+
     def to_plain(self) -> dict[str, Any]:
         """Returns it as plain data."""
 
@@ -255,6 +258,11 @@ class Mechanism(_MechanismRecord):
         from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it stands above)
 
         return clipped_sum(self, grads, opt_state, mask)
+
+    def diagnostics(self, opt_state: optax.OptState) -> dict[str, float]:
+        """Returns nothing: what a mechanism's state holds was released."""
+        del opt_state
+        return {}
 
     def check_calibrated(self) -> None:
         """Refuses a mechanism whose noise is not known yet.

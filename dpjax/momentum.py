@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import chex
 import jax
@@ -119,8 +119,12 @@ class inner_outer(Momentum[InnerOuterState]):
         filled = jnp.minimum(state.filled + 1, self.length)
         return update, InnerOuterState(iterates, filled, outer)
 
-    def _summed(self, loss: Callable[..., Any], state: InnerOuterState) -> Callable[..., Any]:
-        def summed(params: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+    def _summed(
+        self, loss: Callable[..., tuple[jax.Array, chex.ArrayTree]], state: InnerOuterState
+    ) -> Callable[..., tuple[jax.Array, chex.ArrayTree]]:
+        def summed(
+            params: chex.ArrayTree, *example: chex.ArrayTree
+        ) -> tuple[jax.Array, chex.ArrayTree]:
             # Zero in value, the identity in derivative: the displacement all iterates share.
             delta = jax.tree.map(lambda p: p - jax.lax.stop_gradient(p), params)
             total, reported = loss(params, *example)

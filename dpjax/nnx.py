@@ -16,9 +16,12 @@ from dpjax.sampling import Drawn, Packed
 
 __all__ = ["Optimizer", "per_example_grads"]
 
+# Arrays in the place of variables; Flax 0.12.2 calls it `pure`.
+_as_pure = nnx.as_pure if hasattr(nnx, "as_pure") else nnx.pure
+
 
 def per_example_grads(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., chex.ArrayTree],
     engine: str = "auto",
     chunk: int | None = None,
     has_aux: bool = False,
@@ -69,12 +72,14 @@ def per_example_grads(
                 "from which every example gets its own; or drop the streams from the model"
             )
 
-        def loss(params: Any, example: Any, *keys: jax.Array) -> Any:
+        def loss(
+            params: chex.ArrayTree, example: chex.ArrayTree, *keys: jax.Array
+        ) -> chex.ArrayTree:
             seeded = _reseeded(streams, keys[0]) if keys else streams
             return loss_fn(nnx.merge(graphdef, params, seeded, rest), example)
 
         made = gradients.per_example_grads(loss, engine, chunk, has_aux)
-        return made(nnx.as_pure(own), batch, drawn, key, mask=mask)
+        return made(_as_pure(own), batch, drawn, key, mask=mask)
 
     return grads_of
 
@@ -102,7 +107,13 @@ class Optimizer(nnx.Optimizer[Any]):
         1
     """
 
-    def update(self, model: Any, grads: Any, /, **kwargs: Any) -> optax.Updates:
+    def update(
+        self,
+        model: nnx.Module,
+        grads: PerExampleGrads | ClippedSum | nnx.State[Any, Any],
+        /,
+        **kwargs: Any,
+    ) -> optax.Updates:
         """Updates the model and the optimizer's state; the arguments are those of `nnx.Optimizer`.
 
         Args:
@@ -113,8 +124,8 @@ class Optimizer(nnx.Optimizer[Any]):
         """
         if not isinstance(grads, PerExampleGrads | ClippedSum):
             return super().update(model, grads, **kwargs)
-        params = nnx.as_pure(nnx.state(model, self.wrt))
-        before = nnx.as_pure(self.opt_state)
+        params = _as_pure(nnx.state(model, self.wrt))
+        before = _as_pure(self.opt_state)
         updates, after = self.tx.update(grads, before, params, **kwargs)
         nnx.update(model, optax.apply_updates(params, updates))
         nnx.update(self.opt_state, nnx.state(after))

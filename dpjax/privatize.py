@@ -60,8 +60,8 @@ class PrivatizeState(NamedTuple):
 
     step: jax.Array
     key: jax.Array
-    threshold: Any
-    hooks: tuple[Any, ...]
+    threshold: chex.ArrayTree
+    hooks: tuple[chex.ArrayTree, ...]
     released: Released
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ def privatize(
         params: chex.ArrayTree | None = None,
         *,
         mask: chex.Array | None = None,
-        **_: Any,
+        **_: object,
     ) -> tuple[chex.ArrayTree, PrivatizeState]:
         own = None if params is None else trainable(params)
         _warn_if_eager(updates, state)
@@ -177,7 +177,9 @@ def privatize(
         new_state = PrivatizeState(step, state.key, threshold, hooks, released)
         return cast_like(mean, own, updates), new_state
 
-    def next_threshold(step_key: jax.Array, state: PrivatizeState, total: ClippedSum) -> Any:
+    def next_threshold(
+        step_key: jax.Array, state: PrivatizeState, total: ClippedSum
+    ) -> chex.ArrayTree:
         if not isinstance(mechanism.threshold, Threshold) or sigma_s is None:
             return state.threshold
         noisy = mechanism.noise.release(
@@ -283,7 +285,7 @@ def _batch_sum(
     state: PrivatizeState,
     params: chex.ArrayTree | None,
     mask: chex.Array | None,
-) -> tuple[ClippedSum, tuple[Any, ...]]:
+) -> tuple[ClippedSum, tuple[chex.ArrayTree, ...]]:
     """Returns what a transformation was given as one sum: clipped here, or in parts before."""
     if not isinstance(updates, ClippedSum):
         return _clipped(mechanism, as_per_example_grads(updates, mask, params), state)
@@ -294,7 +296,7 @@ def _batch_sum(
 
 def _clipped(
     mechanism: Mechanism, grads: PerExampleGrads, state: PrivatizeState
-) -> tuple[ClippedSum, tuple[Any, ...]]:
+) -> tuple[ClippedSum, tuple[chex.ArrayTree, ...]]:
     """Returns the sum of what the rule leaves of the gradients, and the states of the hooks."""
     sampling, hooks = grads.sampling, []
     for hook, own in zip(mechanism.hooks, state.hooks, strict=True):
@@ -324,10 +326,10 @@ def _limits(mechanism: Mechanism, bound: jax.Array) -> Limits:
 def _after(
     mechanism: Mechanism,
     mean: chex.ArrayTree,
-    states: tuple[Any, ...],
+    states: tuple[chex.ArrayTree, ...],
     params: chex.ArrayTree | None,
     context: HookContext,
-) -> tuple[chex.ArrayTree, tuple[Any, ...]]:
+) -> tuple[chex.ArrayTree, tuple[chex.ArrayTree, ...]]:
     """Lets the hooks post-process the release, the innermost first."""
     new = []
     for hook, state in reversed(list(zip(mechanism.hooks, states, strict=True))):
@@ -336,7 +338,7 @@ def _after(
     return mean, tuple(reversed(new))
 
 
-def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: Any) -> None:
+def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: object) -> None:
     """Refuses a batch that the sampling did not draw."""
     if sampling is None or total.sampling == sampling:
         return
@@ -349,7 +351,9 @@ def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: Any) -> No
     )
 
 
-def cast_like(update: chex.ArrayTree, params: chex.ArrayTree | None, grads: Any) -> chex.ArrayTree:
+def cast_like(
+    update: chex.ArrayTree, params: chex.ArrayTree | None, grads: chex.ArrayTree
+) -> chex.ArrayTree:
     """Returns `update` in the parameters' dtypes, as optax optimizers expect; noise came before.
 
     Without `params` the dtypes are those the gradients know of; a `ClippedSum` knows of none.
@@ -363,7 +367,7 @@ def cast_like(update: chex.ArrayTree, params: chex.ArrayTree | None, grads: Any)
 
 
 def _released(
-    mechanism: Mechanism, step: jax.Array, state: Any, groups: int, sigma_s: float | None
+    mechanism: Mechanism, step: jax.Array, state: chex.ArrayTree, groups: int, sigma_s: float | None
 ) -> Released:
     thresholds = mechanism.thresholds_at(step, state, groups)
     sigma = mechanism.sigma(step)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -25,7 +26,7 @@ __all__ = [
 Tree = TypeVar("Tree")
 
 
-def mesh_of(value: Any) -> AbstractMesh | None:
+def mesh_of(value: object) -> AbstractMesh | None:
     """Returns the mesh of several devices that a traced array lies on, if any.
 
     None inside `shard_map`, where a device sees its own part only, and outside of `jit`.
@@ -50,7 +51,7 @@ class Shards:
     sharding: NamedSharding | None = None
 
     @classmethod
-    def of(cls, tree: Any, rows: int, told: NamedSharding | None = None) -> "Shards":
+    def of(cls, tree: chex.ArrayTree, rows: int, told: NamedSharding | None = None) -> "Shards":
         """Returns how the rows of arrays lie, from the arrays' types or as the caller was told.
 
         Along automatic axes, types name a mesh but not how it splits an array. Rows are then taken
@@ -80,7 +81,7 @@ class Shards:
             )
         return cls(count, NamedSharding(_automatic(mesh), PartitionSpec(axes)))
 
-    def each(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def each(self, fn: Callable[..., chex.ArrayTree]) -> Callable[..., chex.ArrayTree]:
         """Returns `fn` of each part's rows, its results along a new leading axis; `fn` for one.
 
         Args:
@@ -94,14 +95,16 @@ class Shards:
 
         return lambda *rows: self.pinned(jax.vmap(fn)(*jax.tree.map(split, rows)))
 
-    def of_rows(self, fn: Callable[..., Any], *rows: Any) -> Any:
+    def of_rows(self, fn: Callable[..., chex.ArrayTree], *rows: chex.ArrayTree) -> chex.ArrayTree:
         """Returns `fn` of each part's rows, results that have rows themselves laid end to end."""
         if self.count == 1:
             return fn(*rows)
         found = self.each(fn)(*rows)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
-    def mapped(self, fn: Callable[[Any], Any], rows: Any) -> Any:
+    def mapped(
+        self, fn: Callable[[chex.ArrayTree], chex.ArrayTree], rows: chex.ArrayTree
+    ) -> chex.ArrayTree:
         """Returns ``jax.lax.map(fn, rows)``, a row of every part at a time."""
         if self.count == 1:
             return jax.lax.map(fn, rows)
@@ -115,7 +118,7 @@ class Shards:
             lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), found
         )
 
-    def pinned(self, tree: Any) -> Any:
+    def pinned(self, tree: chex.ArrayTree) -> chex.ArrayTree:
         """Returns arrays whose leading axis stays where the rows are, as far as that is known.
 
         Without this, the compiler may move rows to where a sharded parameter lies.
@@ -141,7 +144,7 @@ WHOLE = Shards()
 # `jax.sharding.auto_axes` would do it: on the same mesh with automatic axes.
 
 
-def leading_axis(tree: Any) -> NamedSharding | None:
+def leading_axis(tree: chex.ArrayTree) -> NamedSharding | None:
     """Returns how types say that the leading axis of arrays is split; None if they do not say."""
     kinds = [_sharding(leaf) for leaf in jax.tree.leaves(tree)]
     explicit = [kind for kind in kinds if kind is not None and kind.mesh.explicit_axes]
@@ -150,7 +153,7 @@ def leading_axis(tree: Any) -> NamedSharding | None:
     return NamedSharding(explicit[0].mesh, PartitionSpec(*explicit[0].spec[:1]))
 
 
-def explicit_mesh(*trees: Any) -> AbstractMesh | None:
+def explicit_mesh(*trees: chex.ArrayTree) -> AbstractMesh | None:
     """Returns the mesh with explicit axes that arrays lie on, if any."""
     kinds = [_sharding(leaf) for leaf in jax.tree.leaves(trees)]
     meshes = [kind.mesh.abstract_mesh for kind in kinds if kind is not None]
@@ -167,7 +170,7 @@ def as_automatic(tree: Tree, mesh: AbstractMesh | None) -> Tree:
     if mesh is None:
         return tree
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: chex.Array) -> chex.Array:
         kind = _sharding(leaf)
         if kind is None or not kind.mesh.explicit_axes:
             return leaf
@@ -177,7 +180,7 @@ def as_automatic(tree: Tree, mesh: AbstractMesh | None) -> Tree:
         return jax.tree.map(one, tree)
 
 
-def as_explicit(tree: Tree, mesh: AbstractMesh | None, like: Any = None) -> Tree:
+def as_explicit(tree: Tree, mesh: AbstractMesh | None, like: chex.ArrayTree = None) -> Tree:
     """Returns what was computed within `automatic_axes` for use outside.
 
     Args:
@@ -189,7 +192,7 @@ def as_explicit(tree: Tree, mesh: AbstractMesh | None, like: Any = None) -> Tree
     if mesh is None:
         return tree
 
-    def one(leaf: jax.Array, other: Any) -> jax.Array:
+    def one(leaf: jax.Array, other: object) -> jax.Array:
         kind = _sharding(other)
         spec = PartitionSpec() if kind is None else kind.spec
         return jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
@@ -197,7 +200,7 @@ def as_explicit(tree: Tree, mesh: AbstractMesh | None, like: Any = None) -> Tree
     return jax.tree.map(one, tree, jax.tree.map(lambda _: None, tree) if like is None else like)
 
 
-def _sharding(leaf: Any) -> NamedSharding | None:
+def _sharding(leaf: object) -> NamedSharding | None:
     """Returns what an array's type says of where it lies; None for what is no such array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None

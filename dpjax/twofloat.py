@@ -9,7 +9,7 @@ additions compilers must not rearrange. XLA does not; but code generators contra
 into one rounding, so that no product of the same program may enter it.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -40,8 +40,8 @@ class TwoFloat(NamedTuple):
         lo: what that rounding left out; zero for float64 and for integers.
     """
 
-    hi: Any
-    lo: Any
+    hi: chex.ArrayTree
+    lo: chex.ArrayTree
 
 
 def accumulation_dtype(leaf: jax.Array) -> jnp.dtype:
@@ -197,7 +197,7 @@ def pair_sum(pairs: TwoFloat) -> TwoFloat:
     return TwoFloat(*_unzipped(jax.tree.map(lambda *pair: tuple(summed(*pair)), *pairs), pairs.hi))
 
 
-def _reduced(pair: Any, axis: int) -> Any:
+def _reduced(pair: chex.ArrayTree, axis: int) -> chex.ArrayTree:
     # One reduction of both halves: under automatic SPMD each device reduces its rows, and the
     # devices' pairs are gathered and reduced likewise.
     zero = jnp.zeros((), jnp.float32)
@@ -221,5 +221,5 @@ def _normalised(hi: jax.Array, lo: jax.Array) -> tuple[jax.Array, jax.Array]:
     return s, jnp.where(jnp.isfinite(s), e, 0)
 
 
-def _unzipped(pairs: Any, like: Any) -> tuple[Any, Any]:
+def _unzipped(pairs: chex.ArrayTree, like: chex.ArrayTree) -> tuple[chex.ArrayTree, chex.ArrayTree]:
     return jax.tree.transpose(jax.tree.structure(like), jax.tree.structure((0, 0)), pairs)

@@ -23,6 +23,7 @@ from tests import doc_blocks  # noqa: E402
 APART = {
     "needs a checkout": r"^(\.ci|scripts|python (-m pytest|scripts)|pre-commit|\. )|docs/results",
     "needs the network": r"data fetch",
+    "needs data sets": r"data check",
     "needs several machines": r"--distributed",
     "needs eight devices": r"^dpjax train .*run\.mesh",
     "needs hours": r"papers (run|explain)|--all\b",
@@ -30,7 +31,7 @@ APART = {
     "sets a variable": r"^export ",
     "is the installation": r"^pip install",
 }
-SHORT = "--set train.steps=3 --set train.epochs=none --set privacy.accountant=rdp"
+SHORT = "--set train.steps=3 --set privacy.accountant=rdp"
 
 
 def shortened(command: str) -> str:

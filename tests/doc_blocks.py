@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 
-# A fence, with what a comment in front of it says of it, and its title.
+# A fence, and what a comment in front of it says that it needs.
 _FENCE = re.compile(
-    r"^(?P<indent> *)(?:<!-- (?P<note>[^\n]*) -->\n+ *)?```(?P<kind>\w+)(?P<options>[^\n]*)\n"
+    r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*) -->\n+ *)?```(?P<kind>\w+)[^\n]*\n"
     r"(?P<text>.*?)^(?P=indent)```",
     re.DOTALL | re.MULTILINE,
 )
@@ -46,8 +46,8 @@ def blocks(page: Path, kind: str = "python") -> list[Block]:
             text = "".join(
                 line.removeprefix(indent) for line in match["text"].splitlines(keepends=True)
             )
-            needs = (match["note"] or "").removeprefix("needs: ")
-            found.append(Block(str(page.relative_to(ROOT)), len(found), text, needs))
+            name = str(page.relative_to(ROOT))
+            found.append(Block(name, len(found), text, match["needs"] or ""))
     return found
 
 

@@ -33,6 +33,12 @@ def test_each_block_runs_alone(page, capsys):
             assert len(found) == ("of held-out" in block.text)
 
 
+def test_only_other_libraries_and_weights_keep_a_block_from_running():
+    needed = {block.needs for page in PAGES for block in doc_blocks.blocks(page)} - {""}
+    assert needed == {"bert-base-uncased", "jax_privacy", "opacus", "sklearn", "tensorflow_privacy"}
+    assert not any(block.needs for block in doc_blocks.blocks(ROOT / "README.md"))
+
+
 def without_digits(text):
     return re.sub(r"[\d.]+", "0", text)
 

@@ -15,6 +15,8 @@ from flax import linen, nnx
 
 import dpjax
 
+as_pure = nnx.as_pure if hasattr(nnx, "as_pure") else nnx.pure  # Flax 0.12.2
+
 PAGE = Path(__file__).parent.parent / "docs" / "frameworks.md"
 RECIPES = dict(
     re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -120,7 +122,7 @@ FRAMEWORKS = {"linen": of_linen, "nnx": of_nnx, "equinox": of_equinox, "haiku": 
 def seen(made):
     params, grads_of, flat = made()
     grads = grads_of(params, DATA)
-    own = nnx.as_pure(nnx.state(params, nnx.Param)) if isinstance(params, nnx.Module) else params
+    own = as_pure(nnx.state(params, nnx.Param)) if isinstance(params, nnx.Module) else params
     state = dpjax.privatize(MECHANISM, 16, KEY).init(dpjax.gradients.trainable(own))
     total = dpjax.clipped_sum(MECHANISM, grads, state)
     return grads.losses, grads.norms, flat(total.gradient)
@@ -163,12 +165,12 @@ class TestNnx:
             optimizer.update(model, dpjax.nnx.per_example_grads(nnx_loss)(model, DATA))
 
         step(model, optimizer)
-        params = nnx.as_pure(nnx.state(reference, nnx.Param))
+        params = as_pure(nnx.state(reference, nnx.Param))
         tx = optimizer.tx
         grads = dpjax.nnx.per_example_grads(nnx_loss)(reference, DATA)
         updates, _ = tx.update(grads, tx.init(params), params)
         expected = optax.apply_updates(params, updates)
-        got = nnx.as_pure(nnx.state(model, nnx.Param))
+        got = as_pure(nnx.state(model, nnx.Param))
         chex.assert_trees_all_close(got, expected, rtol=1e-6, atol=1e-7)
         assert int(optimizer.step[...]) == 1
 

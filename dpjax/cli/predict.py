@@ -38,6 +38,8 @@ def _run(args: argparse.Namespace) -> int:
     if tokenizer is None:
         raise FileNotFoundError(f"{args.directory}: no tokenizer; expected one to read texts with")
     if model.network.name == "gpt2":
+        if args.pair is not None:
+            raise ValueError("--pair: expected none; a language model continues a single text")
         rows = tokenizer.rows(texts, length=args.length)
         assert tokenizer.end is not None
         found = models.generate(

@@ -1,4 +1,4 @@
-"""The E2E NLG challenge: tables about restaurants, and texts that say what is in them."""
+"""The E2E NLG challenge: tables about restaurants, and texts that describe them."""
 
 import csv
 import re
@@ -55,8 +55,8 @@ def causal_rows(examples: Sequence[TableTexts], tokenizer: Tokenizer, *, length:
     """Returns examples as rows of tokens for a language model, and their prompts' lengths.
 
     A row is `` table <end> text <end>``, as in Li et al.'s program; the loss is taken on what
-    follows the first end. Examples longer than `length` are left out, as there: each is kept or
-    left out by itself, so that one never changes another's row. The number that is left is N.
+    follows the first end. Examples longer than `length` are left out, as there. The
+    decision is made per example, so one never affects another's row. The number that is left is N.
 
     Args:
         examples: tables with one text each.

@@ -49,7 +49,7 @@ class BatchSums(NamedTuple):
     rerounding: float
 
     @property
-    def rounded(self) -> tuple[Any, Any]:
+    def rounded(self) -> tuple[chex.ArrayTree, chex.ArrayTree]:
         """(gradient, statistic), each rounded to its dtype."""
         return self.gradient.hi, self.statistic.hi
 
@@ -228,12 +228,12 @@ class PerExampleGrads:
         with automatic_axes(self._mesh):
             columns = weights.reshape(shape)
 
-        def body(chunk: ChunkGrads, start: Any) -> Any:
+        def body(chunk: ChunkGrads, start: chex.Numeric) -> tuple[TwoFloat, chex.ArrayTree]:
             inside = jnp.minimum(start + jnp.arange(self._rows.step), self._rows.length - 1)
             own = self._rows.of_shards(columns, inside)
             return _kept_sum(chunk, chunk.norms(index), own, index), ()
 
-        def total() -> Any:
+        def total() -> chex.ArrayTree:
             sums = self._sum(body)[0]
             return sums.hi if self._rows.shards.count == 1 else pair_sum(sums).hi
 
@@ -272,7 +272,7 @@ class PerExampleGrads:
         index = group_index(groups, self._like)
         figures: list[float] = []  # known when the engine has traced the loss
 
-        def body(chunk: ChunkGrads, start: Any) -> Any:
+        def body(chunk: ChunkGrads, start: chex.Numeric) -> tuple[TwoFloat, chex.ArrayTree]:
             norms = chunk.norms(index)
             shown = jnp.where(chunk.real[:, None], norms, 0)
             shown = _never_too_short(shown[:, 0] if groups is None else shown)
@@ -353,7 +353,9 @@ class PerExampleGrads:
         made._reported = self._reported
         return made
 
-    def _evaluated(self, evaluate: Callable[[], Any], like: Any = None) -> Any:
+    def _evaluated(
+        self, evaluate: Callable[[], chex.ArrayTree], like: chex.ArrayTree = None
+    ) -> chex.ArrayTree:
         """Evaluates with automatic axes; results lie as `like`, or as the rows do."""
         with automatic_axes(self._mesh):
             found = evaluate()
@@ -364,10 +366,12 @@ class PerExampleGrads:
             )
         return as_explicit(found, self._mesh, like)
 
-    def _remember(self, known: dict[str, tuple[Any, Any]], name: str, value: Any) -> None:
+    def _remember(
+        self, known: dict[str, tuple[Any, Any]], name: str, value: chex.ArrayTree
+    ) -> None:
         known[name] = (get_opaque_trace_state(), value)
 
-    def _recalled(self, known: dict[str, tuple[Any, Any]], name: str) -> Any:
+    def _recalled(self, known: dict[str, tuple[Any, Any]], name: str) -> chex.ArrayTree:
         """Returns what was computed before in this trace; None if there is nothing."""
         trace, value = known.get(name, (None, None))
         return value if trace == get_opaque_trace_state() else None
@@ -382,36 +386,40 @@ class PerExampleGrads:
             self._remember(self._known, "whole", whole)
         return whole
 
-    def _report(self) -> Any:
+    def _report(self) -> chex.ArrayTree:
         report = self._recalled(self._reported, "report")
         if report is None:
             report = self._stack(_report_of)
             self._remember(self._reported, "report", report)
         return report
 
-    def _sum(self, body: Callable[[ChunkGrads, Any], tuple[TwoFloat, Any]]) -> tuple[TwoFloat, Any]:
+    def _sum(
+        self, body: Callable[[ChunkGrads, chex.Numeric], tuple[TwoFloat, chex.ArrayTree]]
+    ) -> tuple[TwoFloat, chex.ArrayTree]:
         """Adds up the first part of `body` over the chunks, and lays out the rows of the second."""
         if (whole := self._whole()) is not None:
             return body(whole, 0)
 
-        def at(start: Any) -> tuple[TwoFloat, Any]:
+        def at(start: chex.Numeric) -> tuple[TwoFloat, chex.ArrayTree]:
             return body(self._run(self._rows.take(start)), start)
 
         sums, rows = jax.eval_shape(at, 0)
 
-        def step(start: Any, carry: tuple[TwoFloat, Any]) -> tuple[TwoFloat, Any]:
+        def step(
+            start: chex.Numeric, carry: tuple[TwoFloat, chex.ArrayTree]
+        ) -> tuple[TwoFloat, chex.ArrayTree]:
             total, more = at(start)
             return added(carry[0], total), self._written(carry[1], more, start)
 
         total, laid_out = self._loop((sums, self._buffers(rows)), step)
         return total, self._in_order(laid_out)
 
-    def _stack(self, body: Callable[[ChunkGrads], Any]) -> Any:
+    def _stack(self, body: Callable[[ChunkGrads], chex.ArrayTree]) -> chex.ArrayTree:
         """Lays the rows of `body` over the chunks end to end; 0 for padding."""
         if (whole := self._whole()) is not None:
             return _zero_padding(body(whole), whole.real)
 
-        def at(start: Any) -> Any:
+        def at(start: chex.Numeric) -> chex.ArrayTree:
             chunk = self._run(self._rows.take(start))
             return _zero_padding(body(chunk), chunk.real)
 
@@ -419,14 +427,16 @@ class PerExampleGrads:
         laid_out = self._loop(buffers, lambda start, full: self._written(full, at(start), start))
         return self._in_order(laid_out)
 
-    def _buffers(self, rows: Any) -> Any:
+    def _buffers(self, rows: chex.ArrayTree) -> chex.ArrayTree:
         shards, step = self._rows.shards.count, self._rows.step
         size = -(-self._rows.length // step) * step
         return jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((shards, size, *s.shape[1:]), s.dtype), rows
         )
 
-    def _written(self, full: Any, part: Any, start: Any) -> Any:
+    def _written(
+        self, full: chex.ArrayTree, part: chex.ArrayTree, start: chex.Numeric
+    ) -> chex.ArrayTree:
         """Returns the buffers with the rows of a chunk in the places of its shards."""
         shape = (self._rows.shards.count, self._rows.step)
         return jax.tree.map(
@@ -437,18 +447,20 @@ class PerExampleGrads:
             part,
         )
 
-    def _in_order(self, buffers: Any) -> Any:
+    def _in_order(self, buffers: chex.ArrayTree) -> chex.ArrayTree:
         length = self._rows.length
         return jax.tree.map(lambda full: full[:, :length].reshape(-1, *full.shape[2:]), buffers)
 
-    def _loop(self, shapes: Any, body: Callable[[Any, Any], Any]) -> Any:
+    def _loop(
+        self, shapes: chex.ArrayTree, body: Callable[[chex.Numeric, chex.ArrayTree], chex.ArrayTree]
+    ) -> chex.ArrayTree:
         """Runs ``carry = body(start, carry)`` over the chunks in use, from zeros."""
         init = jax.tree.map(lambda s: varying(jnp.zeros(s.shape, s.dtype), self._zero), shapes)
         step = self._rows.step
         return jax.lax.fori_loop(0, self._rows.chunks, lambda i, c: body(i * step, c), init)
 
 
-def _checked_weights(weights: Any, shape: tuple[int, ...]) -> jax.Array:
+def _checked_weights(weights: chex.ArrayTree, shape: tuple[int, ...]) -> jax.Array:
     weights = jnp.asarray(weights)
     if weights.shape != shape:
         raise ValueError(f"weights has shape {weights.shape}: expected {shape}")
@@ -462,7 +474,7 @@ def _kept_sum(
     return chunk.weighted_sum(finite, norms, index)
 
 
-def _zero_padding(tree: Any, real: jax.Array) -> Any:
+def _zero_padding(tree: chex.ArrayTree, real: jax.Array) -> chex.ArrayTree:
     def masked(leaf: jax.Array) -> jax.Array:
         shape = (-1,) + (1,) * (leaf.ndim - 1)
         return jnp.where(real.reshape(shape), leaf, jnp.zeros_like(leaf))
@@ -480,7 +492,7 @@ def _never_too_short(norms: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(longer), norms, longer)  # what is finite stays so
 
 
-def _report_of(chunk: ChunkGrads) -> Any:
+def _report_of(chunk: ChunkGrads) -> chex.ArrayTree:
     if isinstance(chunk.aux, tuple) and not chunk.aux:
         raise TypeError("a plain pytree of gradients has no losses: expected per_example_grads")
     return chunk.aux
@@ -495,7 +507,7 @@ def _materialised(chunk: ChunkGrads) -> MaterialisedChunk:
     return chunk
 
 
-def _refuse_flattening(grads: Any) -> NoReturn:
+def _refuse_flattening(grads: PerExampleGrads) -> NoReturn:
     del grads
     raise TypeError(_placement_error())
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -25,14 +25,14 @@ __all__ = [
 _SAFE_SQUARES = (1e-20, 1e37)
 
 
-def settled(tree: Any) -> Any:
+def settled(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Returns the tree with its half-precision arrays as the same numbers to all that use them.
 
     XLA may skip the rounding to bfloat16 for one use of a value and not for another. The norm of a
     gradient would then not be that of the gradient in the sum, by up to 2^-8 of its length.
     """
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: chex.Array) -> chex.Array:
         leaf = jnp.asarray(leaf)
         half = jnp.issubdtype(leaf.dtype, jnp.inexact) and leaf.dtype != accumulation_dtype(leaf)
         return jax.lax.optimization_barrier(leaf) if half else leaf

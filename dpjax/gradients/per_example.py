@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import chex
 import jax
@@ -32,7 +31,7 @@ ENGINES: dict[str, Callable[..., ChunkGrads]] = {
 
 
 def per_example_grads(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., chex.ArrayTree],
     engine: str = "auto",
     chunk: int | None = None,
     has_aux: bool = False,
@@ -97,7 +96,9 @@ def per_example_grads(
         raise TypeError(f"loss_fn = {loss_fn!r}: expected a function loss_fn(params, example)")
     refuse_closed_over_batch_stats(loss_fn)
 
-    def reporting(params: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+    def reporting(
+        params: chex.ArrayTree, *example: chex.ArrayTree
+    ) -> tuple[jax.Array, chex.ArrayTree]:
         found = loss_fn(params, *example)
         loss, aux = found if has_aux else (found, ())
         return loss, (loss, aux)
@@ -191,7 +192,7 @@ def merged(own: chex.ArrayTree, params: chex.ArrayTree) -> chex.ArrayTree:
     )
 
 
-def _is_inexact(path: Any, leaf: Any) -> bool:
+def _is_inexact(path: tuple[object, ...], leaf: object) -> bool:
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
         return False
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
@@ -201,11 +202,11 @@ def _is_inexact(path: Any, leaf: Any) -> bool:
 
 
 def _of_trainable(
-    loss: Callable[..., tuple[jax.Array, Any]], params: chex.ArrayTree
-) -> Callable[..., tuple[jax.Array, Any]]:
+    loss: Callable[..., tuple[jax.Array, chex.ArrayTree]], params: chex.ArrayTree
+) -> Callable[..., tuple[jax.Array, chex.ArrayTree]]:
     """Returns the loss as a function of what is differentiated; the other leaves are held."""
 
-    def of_own(own: chex.ArrayTree, *example: Any) -> tuple[jax.Array, Any]:
+    def of_own(own: chex.ArrayTree, *example: chex.ArrayTree) -> tuple[jax.Array, chex.ArrayTree]:
         return loss(merged(own, params), *example)
 
     return of_own
@@ -298,7 +299,7 @@ def as_per_example_grads(
 def _shapes(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Returns shapes and dtypes, and how explicit axes of a mesh split them."""
 
-    def one(leaf: Any) -> jax.ShapeDtypeStruct:
+    def one(leaf: chex.Array) -> jax.ShapeDtypeStruct:
         explicit = explicit_mesh(leaf) is not None
         sharding = jax.typeof(leaf).sharding if explicit else None
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
@@ -312,14 +313,14 @@ def _shapes_only(tree: chex.ArrayTree) -> list[tuple[int, ...]]:
 
 def _check_tree(like: chex.ArrayTree, params: chex.ArrayTree) -> None:
     """Refuses gradients of another pytree than the parameters'."""
-    found: Any = jax.tree.structure(like)
-    expected: Any = jax.tree.structure(trainable(params))
+    found: object = jax.tree.structure(like)
+    expected: object = jax.tree.structure(trainable(params))
     if found != expected:
         raise ValueError(f"grads is the pytree {found}: expected that of params, {expected}")
 
 
 def _check_loss(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., chex.ArrayTree],
     params: chex.ArrayTree,
     rows: Rows,
     key: chex.PRNGKey | None,
@@ -350,7 +351,7 @@ def _check_loss(
         )
 
 
-def _check_key(key: Any) -> None:
+def _check_key(key: chex.PRNGKey | None) -> None:
     dtype = getattr(key, "dtype", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if key is None or (typed and key.shape == ()) or (dtype == jnp.uint32 and key.ndim == 1):
@@ -359,7 +360,9 @@ def _check_key(key: Any) -> None:
     raise TypeError(f"key = {shown}: expected one JAX random key, as jax.random.key(0), or None")
 
 
-def _check_signature(loss_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _check_signature(
+    loss_fn: Callable[..., chex.ArrayTree], arguments: tuple[chex.ArrayTree, ...]
+) -> None:
     try:
         signature = inspect.signature(loss_fn)
     except (TypeError, ValueError):  # some callables have none

@@ -7,8 +7,9 @@ leaves its device.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
@@ -37,7 +38,7 @@ class Chunk(NamedTuple):
         shards: how they lie on devices.
     """
 
-    examples: Any
+    examples: chex.ArrayTree
     real: jax.Array
     row: jax.Array
     shards: Shards = WHOLE
@@ -61,7 +62,7 @@ class Rows:
         shards: how data and positions lie on devices.
     """
 
-    data: Any
+    data: chex.ArrayTree
     size: int
     chunk: int
     real: jax.Array | None = None
@@ -72,7 +73,7 @@ class Rows:
     shards: Shards = WHOLE
 
     @property
-    def arrays(self) -> tuple[Any, ...]:
+    def arrays(self) -> tuple[chex.ArrayTree, ...]:
         """Everything that may be traced."""
         return self.data, self.real, self.indices, self.count, self.numbers
 
@@ -97,7 +98,7 @@ class Rows:
         return self.shards.count * (self.length if self.share is None else self.share)
 
     @property
-    def chunks(self) -> Any:
+    def chunks(self) -> chex.ArrayTree:
         """The number of chunks in use: a Python int, or traced when `count` is.
 
         It is the same on all devices, as it must be where a pass over a chunk makes them speak to
@@ -106,7 +107,7 @@ class Rows:
         used = self.length if self.count is None else jnp.max(self.count)
         return (used + self.step - 1) // self.step
 
-    def take(self, start: Any) -> Chunk:
+    def take(self, start: chex.Numeric) -> Chunk:
         """Gathers the chunk that begins at position `start` of every shard."""
         offset = start + jnp.arange(self.step)
         inside = jnp.minimum(offset, self.length - 1)
@@ -151,7 +152,7 @@ class Rows:
         number = jnp.arange(self.size) if self.numbers is None else self.numbers
         return Chunk(self.shards.pinned(self.data), self.real_rows(), number, self.shards)
 
-    def _gather(self, index: jax.Array) -> Any:
+    def _gather(self, index: jax.Array) -> chex.ArrayTree:
         """Returns these rows of the data, each from its own shard."""
         rows = leading_size("data", self.data) // self.shards.count
         index = jnp.clip(index, 0, rows - 1)
@@ -159,7 +160,7 @@ class Rows:
             return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], self.data)
         of_shard = index.reshape(self.shards.count, -1)
 
-        def gathered(leaf: Any) -> jax.Array:
+        def gathered(leaf: chex.Array) -> jax.Array:
             leaf = jnp.asarray(leaf)
             parts = leaf.reshape(self.shards.count, rows, *leaf.shape[1:])
             return jax.vmap(lambda part, own: part[own])(parts, of_shard).reshape(
@@ -169,7 +170,7 @@ class Rows:
         return jax.tree.map(gathered, self.data)
 
 
-def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[Any, ...]:
+def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[chex.ArrayTree, ...]:
     """Returns a loss's arguments beside the parameters: examples, and a key for each if given.
 
     It is `key`, folded with the row's index.
@@ -180,14 +181,20 @@ def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[Any, ...]:
 
 
 def batch_rows(
-    batch: Any, mask: Any, chunk: int | None, sharding: NamedSharding | None = None
+    batch: chex.ArrayTree,
+    mask: chex.Array | None,
+    chunk: int | None,
+    sharding: NamedSharding | None = None,
 ) -> Rows:
     """Returns the rows of a batch; `mask` is (B,), nonzero for real rows."""
     size = leading_size("batch", batch)
     batch = jax.tree.map(jnp.asarray, batch)  # NumPy's cannot be indexed by a traced number
     real = None
     if mask is not None:
-        mask = jnp.asarray(mask)
+        try:
+            mask = jnp.asarray(mask)
+        except TypeError as error:
+            raise TypeError(f"mask = {mask!r}: expected {size} numbers, 0 for padding") from error
         if mask.shape != (size,):
             raise ValueError(f"mask has shape {mask.shape}: expected ({size},), one per row")
         real = mask > 0
@@ -196,7 +203,7 @@ def batch_rows(
 
 
 def drawn_rows(
-    data: Any, drawn: Drawn, chunk: int | None, sharding: NamedSharding | None = None
+    data: chex.ArrayTree, drawn: Drawn, chunk: int | None, sharding: NamedSharding | None = None
 ) -> Rows:
     """Returns the rows of `data` that were drawn; `data` holds the rows that were drawn from."""
     if (rows := leading_size("data", data)) != drawn.length:
@@ -247,7 +254,7 @@ def _by_shard(drawn: Drawn, shards: int) -> Drawn:
 
 
 def packed_rows(
-    rows: Any, packed: Packed, chunk: int | None, sharding: NamedSharding | None = None
+    rows: chex.ArrayTree, packed: Packed, chunk: int | None, sharding: NamedSharding | None = None
 ) -> Rows:
     """Returns the rows of a batch that was gathered elsewhere."""
     size = packed.indices.shape[0]
@@ -273,7 +280,7 @@ def _likely(expected: float, most: int) -> int:
     return min(most, math.ceil(expected + 6 * math.sqrt(expected)))
 
 
-def leading_size(field: str, tree: Any) -> int:
+def leading_size(field: str, tree: chex.ArrayTree) -> int:
     """Returns the length of the leading axis that all leaves of `tree` share."""
     found = jax.tree_util.tree_leaves_with_path(tree)
     if not found:

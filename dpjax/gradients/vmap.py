@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -20,7 +21,7 @@ __all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "over_clean_rows", "vmap
 
 # What every engine takes: ``loss_fn(params, example)``, or with a key, for one example. Returns
 # ``(loss, aux)``; aux is any pytree of arrays, ``()`` for none, and has no part in the gradient.
-LossFn = Callable[..., tuple[jax.Array, Any]]
+LossFn = Callable[..., tuple[jax.Array, chex.ArrayTree]]
 
 _ROOM = 1.001  # a float32 norm may be a little shorter than the longest entry
 
@@ -32,7 +33,7 @@ class ChunkGrads(Protocol):
     """
 
     @property
-    def aux(self) -> Any:
+    def aux(self) -> chex.ArrayTree:
         """The loss's auxiliary outputs, a pytree with a leading axis k; () if there are none."""
 
     @property
@@ -62,9 +63,9 @@ class ChunkGrads(Protocol):
 class MaterialisedChunk:
     """Gradients as a pytree with a leading axis of rows; what vmap gives."""
 
-    grads: Any
+    grads: chex.ArrayTree
     real: jax.Array
-    aux: Any = ()
+    aux: chex.ArrayTree = ()
     shards: Shards = WHOLE
 
     def norms(self, groups: GroupIndex) -> jax.Array:
@@ -90,7 +91,7 @@ class MaterialisedChunk:
         del rows
         return 0.0
 
-    def map(self, fn: Callable[[Any], Any]) -> "MaterialisedChunk":
+    def map(self, fn: Callable[[chex.ArrayTree], chex.ArrayTree]) -> "MaterialisedChunk":
         """Applies `fn` to every example's gradient; a row that is not finite stays so."""
         leaves = jax.tree.leaves(self.grads)
         finite = jnp.isfinite(row_norms(leaves, (0,) * len(leaves), 1, self.real))
@@ -102,7 +103,9 @@ class MaterialisedChunk:
         return MaterialisedChunk(mapped, self.real, self.aux, self.shards)
 
 
-def vmap_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> MaterialisedChunk:
+def vmap_engine(
+    loss_fn: LossFn, params: chex.ArrayTree, chunk: Chunk, key: chex.PRNGKey | None
+) -> MaterialisedChunk:
     """Returns ``vmap(value_and_grad(loss_fn))`` over the examples of a chunk.
 
     Args:
@@ -144,8 +147,12 @@ def _weighted_sums(
 
 
 def over_clean_rows(
-    platform: Platform, fn: Callable[[Any], Any], rows: Any, keep: jax.Array, norms: jax.Array
-) -> Any:
+    platform: Platform,
+    fn: Callable[[chex.ArrayTree], chex.ArrayTree],
+    rows: chex.ArrayTree,
+    keep: jax.Array,
+    norms: jax.Array,
+) -> chex.ArrayTree:
     """Returns ``fn(rows)``, in which rows that are not finite are zeros.
 
     On a CPU a masked copy of all rows is expensive, and made only if a row is not finite. Elsewhere

@@ -6,7 +6,13 @@ from flax import nnx
 
 from dpjax import _checks
 from dpjax.models.encoder import EncoderNet
-from dpjax.models.hugging_face import ENCODER_BLOCK, ENCODER_OPTIONS, Family
+from dpjax.models.hugging_face import (
+    ENCODER_BLOCK,
+    ENCODER_EMBEDDINGS,
+    ENCODER_OPTIONS,
+    SEGMENTS,
+    Family,
+)
 
 __all__ = ["BERT", "bert"]
 
@@ -85,21 +91,9 @@ BERT = Family(
     name="bert",
     prefix="bert.",
     classifier="BertForSequenceClassification",
-    options={
-        **ENCODER_OPTIONS,
-        "hidden": "intermediate_size",
-        "positions": "max_position_embeddings",
-        "epsilon": "layer_norm_eps",
-        "activation": "hidden_act",
-    },
+    options=ENCODER_OPTIONS,
     fixed={"position_embedding_type": "absolute", "type_vocab_size": 2},
-    layers={
-        "embeddings/tokens": "embeddings.word_embeddings",
-        "embeddings/positions": "embeddings.position_embeddings",
-        "embeddings/segments": "embeddings.token_type_embeddings",
-        "embeddings/norm": "embeddings.LayerNorm",
-        "pooler": "pooler.dense",
-    },
+    layers={**ENCODER_EMBEDDINGS, **SEGMENTS, "pooler": "pooler.dense"},
     block="encoder.layer.{}.",
     block_layers=ENCODER_BLOCK,
     head={"classifier": "classifier"},

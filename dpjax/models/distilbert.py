@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flax import nnx
 
 from dpjax.models.encoder import EncoderNet
-from dpjax.models.hugging_face import Family
+from dpjax.models.hugging_face import ENCODER_EMBEDDINGS, Family
 
 __all__ = ["DISTILBERT", "distilbert"]
 
@@ -90,11 +90,7 @@ DISTILBERT = Family(
         "activation": "activation",
     },
     fixed={"sinusoidal_pos_embds": False},
-    layers={
-        "embeddings/tokens": "embeddings.word_embeddings",
-        "embeddings/positions": "embeddings.position_embeddings",
-        "embeddings/norm": "embeddings.LayerNorm",
-    },
+    layers=ENCODER_EMBEDDINGS,
     block="transformer.layer.{}.",
     block_layers={
         "query": "attention.q_lin",

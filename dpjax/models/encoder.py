@@ -20,8 +20,8 @@ the pooler (a dense layer and an activation) or directly."""
 class EncoderNet(nnx.Module):
     """Embeddings, blocks, and logits from one pooled state.
 
-    Padding comes after the sequence: no token attends to it, and it has no gradient. Parameters
-    are ``embeddings/tokens`` ..., ``blocks/<i>/query/kernel`` ..., ``pooler`` and ``classifier``.
+    Padding follows the sequence: no token attends to it, and it has no gradient. Parameters are
+    ``embeddings/tokens`` ..., ``blocks/<i>/query/kernel`` ..., ``pooler`` and ``classifier``.
 
     The network can be cut at a block: with ``stop = k`` it ends after the first k blocks and
     returns states (length, width), those of padding all zero; with ``start = k`` it begins there

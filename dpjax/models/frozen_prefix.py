@@ -1,23 +1,25 @@
-"""The frozen beginning of a network: computed once, kept on disk, and trained from."""
+"""The frozen first blocks of a network: computed once, cached on disk, and trained from."""
 
 import hashlib
 import json
 import os
+import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from dpjax import _checks
 from dpjax.models.encoder import EncoderNet
 from dpjax.models.network import Network, build
-from dpjax.models.parameters import flat, nested, split
+from dpjax.models.parameters import Params, flat, nested, split
 
 __all__ = ["CachedStates", "Halves", "cache_states", "cut", "first_trained_block"]
 
@@ -25,17 +27,18 @@ _FORMAT = "dpjax frozen states 1"
 _BATCH_TOKENS = 4096
 _BUCKETS = (16, 32, 64, 128, 256, 512)
 DTYPES = ("float32", "float16")
+_HOST = re.sub(r"\W", "-", platform.node()) or "unnamed"
 
 
-def first_trained_block(params: Mapping[str, Any], trainable: Sequence[str]) -> int:
-    """Returns how many blocks stand before the first trained parameter.
+def first_trained_block(params: Params, trainable: Sequence[str]) -> int:
+    """Returns how many blocks come before the first trained parameter.
 
     Args:
         params: of an encoder.
         trainable: as in `split`.
 
     Raises:
-        ValueError: the embeddings are trained, so that nothing comes before.
+        ValueError: the embeddings are trained, so nothing comes before them.
     """
     trained = flat(split(params, trainable).trainable)
     if any(path.startswith("embeddings") for path in trained):
@@ -52,12 +55,20 @@ class Halves(NamedTuple):
     """The two parts of a network that was cut, each with its parameters."""
 
     prefix: Network
-    prefix_params: Any
+    prefix_params: Params
     suffix: Network
-    suffix_params: Any
+    suffix_params: Params
+
+    def joined(self, suffix_params: chex.ArrayTree) -> Params:
+        """Returns the whole network's parameters, with the second part's as given.
+
+        Args:
+            suffix_params: the second part's parameters, such as after training.
+        """
+        return nested({**flat(self.prefix_params), **flat(suffix_params)})
 
 
-def cut(network: Network, params: Mapping[str, Any], block: int) -> Halves:
+def cut(network: Network, params: Params, block: int) -> Halves:
     """Cuts an encoder before a block.
 
     With ``halves = cut(...)``, ``halves.suffix.apply(halves.suffix_params, states)`` of ``states =
@@ -95,24 +106,26 @@ def cut(network: Network, params: Mapping[str, Any], block: int) -> Halves:
 class CachedStates:
     """The states of examples before a block, read from disk row by row.
 
-    Only real tokens are stored; rows are filled up with zeros when they are read, which is what
-    the network's second part takes for padding. Has a length and takes lists of rows, so that it
-    is a data source like any other.
+    Only real tokens are stored. Rows are padded with zeros when they are read, and the network's
+    second part treats zeros as padding. It has a length and takes lists of rows, as every data
+    source does.
 
     Attributes:
         shape: of all states: (examples, length, width).
         dtype: how they are stored; read as float32.
-        file: where they lie.
+        file: the file that holds them.
+        tokens: (tokens, width), all real tokens of all examples, one example after another.
+        starts: (examples + 1,), where each example begins in `tokens`; the last is their number.
     """
 
     shape: tuple[int, int, int]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.floating]
     file: Path
-    _states: np.ndarray = field(repr=False)
-    _starts: np.ndarray = field(repr=False)
+    tokens: np.ndarray = field(repr=False)
+    starts: np.ndarray = field(repr=False)
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """Returns the number of examples."""
         return self.shape[0]
 
     def __getitem__(self, row: int) -> np.ndarray:
@@ -123,14 +136,19 @@ class CachedStates:
         """Returns several examples' states, (rows, length, width)."""
         out = np.zeros((len(rows), *self.shape[1:]), np.float32)
         for place, row in enumerate(rows):
-            start, stop = self._starts[row], self._starts[row + 1]
-            out[place, : stop - start] = self._states[start:stop]
+            start, stop = self.starts[row], self.starts[row + 1]
+            out[place, : stop - start] = self.tokens[start:stop]
         return out
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """Returns the states of all examples, in memory."""
+        del copy  # what is read from disk is always new
+        return self.__getitems__(np.arange(len(self))).astype(dtype or np.float32, copy=False)
 
     @property
     def nbytes(self) -> int:
-        """How large the file is."""
-        return self._states.nbytes
+        """The size of the states on disk."""
+        return self.tokens.nbytes
 
 
 def cache_states(
@@ -142,30 +160,37 @@ def cache_states(
     dtype: str = "float32",
     limit: float = 10e9,
 ) -> CachedStates:
-    """Computes the states of all examples once and keeps them on disk.
+    """Computes the states of all examples once and caches them on disk.
 
-    The file is named by a hash of the parameters, the tokens, the network and the precision: the
-    same ones are not computed again. Texts are computed in buckets of similar length. What is kept
-    is as private as the texts themselves.
+    The file name is a hash of the parameters, the tokens, the network and the precision, so nothing
+    is computed twice. Texts of similar length are computed together. The cache is as private as the
+    texts themselves.
 
     Args:
         prefix: the first part of a network, of `cut`.
         params: its parameters.
         tokens: (n, length) of int32.
-        directory: where files are kept.
-        dtype: "float32", or "float16" for half the space: then the states are rounded, and
-            training from them is another experiment than without a cache.
+        directory: the folder of the cache.
+        dtype: "float32", or "float16" for half the space. Rounded states make it a different
+            experiment from one without a cache.
         limit: the largest file, in bytes.
 
     Returns:
         The states, on disk.
 
     Raises:
-        ValueError: the file would be larger than `limit`, or a state is not finite.
+        ValueError: the file would be larger than `limit`, a token is not in the network's
+            vocabulary, or a state is not finite.
     """
     _checks.choice("dtype", dtype, DTYPES)
     if tokens.ndim != 2 or tokens.shape[1:] != prefix.shape:
         raise ValueError(f"tokens of shape {tokens.shape}: expected (n, {prefix.shape[0]})")
+    vocabulary = prefix.options["vocabulary"]
+    for token in (tokens.min(initial=0), tokens.max(initial=0)):
+        if not 0 <= token < vocabulary:
+            raise ValueError(
+                f"tokens: {token}: expected 0 to {vocabulary - 1}, the network's vocabulary"
+            )
     padding = prefix.options.get("padding", 0)
     lengths = _lengths(tokens, padding)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -182,18 +207,39 @@ def cache_states(
     file = Path(directory) / f"{name}.npy"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}.part")
-        stored = np.lib.format.open_memmap(
-            unfinished, mode="w+", dtype=dtype, shape=(int(starts[-1]), width)
-        )
-        _compute(prefix, params, tokens, lengths, starts, stored)
-        stored.flush()
-        del stored
-        unfinished.replace(file)
+        _remove_abandoned(file.parent)
+        unfinished = file.with_suffix(f".{_HOST}.{os.getpid()}.part")
+        try:
+            stored = np.lib.format.open_memmap(
+                unfinished, mode="w+", dtype=dtype, shape=(int(starts[-1]), width)
+            )
+            _compute(prefix, params, tokens, lengths, starts, stored)
+            stored.flush()
+            unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
     states = np.load(file, mmap_mode="r")
     if states.shape != (starts[-1], width):
         raise ValueError(f"{file}: holds {states.shape}: expected {(int(starts[-1]), width)}")
     return CachedStates(shape, states.dtype, file, states, starts)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Removes the unfinished files of processes on this machine that no longer run."""
+    for file in directory.glob(f"*.{_HOST}.*.part"):
+        process = int(file.name.split(".")[-2])
+        if not _runs(process):
+            file.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _compute(

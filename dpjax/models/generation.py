@@ -1,7 +1,8 @@
 """Text from a causal language model: greedy, sampled, or by beam search, with a memory of keys."""
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import chex
 import jax
@@ -10,9 +11,12 @@ import jax.numpy as jnp
 from dpjax import _checks
 from dpjax.models.gpt2 import NO_TOKEN, CausalNet
 from dpjax.models.network import Network
+from dpjax.models.parameters import Params
 from dpjax.models.transformer import Memory
 
 __all__ = ["generate"]
+
+_Tree = TypeVar("_Tree")
 
 # Far below any log-probability, and finite: a beam with it is never chosen.
 _NEVER = -1e9
@@ -20,7 +24,7 @@ _NEVER = -1e9
 
 def generate(
     network: Network,
-    params: chex.ArrayTree,
+    params: Params,
     prompts: chex.Array,
     *,
     steps: int,
@@ -86,7 +90,7 @@ def generate(
         top_k = min(_checks.integer("top_k", top_k, at_least=1), vocabulary)
     keys = jax.random.split(jax.random.key(0) if key is None else key, len(prompts))
     program = _searched if beams > 1 else _followed
-    settings: dict[str, Any] = (
+    settings: dict[str, float | None] = (
         {"beams": beams, "length_penalty": float(length_penalty)}
         if beams > 1
         else {"temperature": temperature, "top_k": top_k}
@@ -95,14 +99,22 @@ def generate(
 
 
 @functools.lru_cache(maxsize=16)
-def _batched(network: Network, program: Any, steps: int, end: int, settings: Any) -> Any:
-    def one(params: Any, prompt: chex.Array, key: chex.PRNGKey) -> jax.Array:
+def _batched(
+    network: Network,
+    program: Callable[..., jax.Array],
+    steps: int,
+    end: int,
+    settings: tuple[tuple[str, float | None], ...],
+) -> Callable[[Params, jax.Array, jax.Array], jax.Array]:
+    def one(params: Params, prompt: chex.Array, key: chex.PRNGKey) -> jax.Array:
         return program(network.module(params), prompt, key, steps=steps, end=end, **dict(settings))
 
     return jax.jit(jax.vmap(one, in_axes=(None, 0, 0)))
 
 
-def _read(model: CausalNet, prompt: chex.Array, steps: int) -> tuple[Any, Any, Any]:
+def _read(
+    model: CausalNet, prompt: chex.Array, steps: int
+) -> tuple[jax.Array, jax.Array, dict[str, Memory]]:
     """Returns the prompt's length, the logits after it and the memory of it."""
     count = jnp.sum(prompt != NO_TOKEN)
     memory = model.empty_memory(len(prompt) + steps)
@@ -228,7 +240,7 @@ def _searched(
             ~jnp.all(ends),
         )
 
-    def copies(tree: Any) -> Any:
+    def copies(tree: _Tree) -> _Tree:
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (beams, *leaf.shape)), tree)
 
     nothing = jnp.full((beams, steps), NO_TOKEN, jnp.int32)

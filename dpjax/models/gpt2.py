@@ -16,7 +16,7 @@ from dpjax.models.transformer import Block, Embeddings, Memory, layer_norm
 __all__ = ["GPT2", "NO_TOKEN", "CausalNet", "gpt2"]
 
 NO_TOKEN = -1
-"""What stands after a text: GPT-2 has no padding token."""
+"""Fills rows after a text: GPT-2 has no padding token."""
 
 
 class CausalNet(nnx.Module):
@@ -35,6 +35,7 @@ class CausalNet(nnx.Module):
         positions: how long a text may be.
         epsilon: of the normalisations.
         activation: between the dense layers of a block.
+        prefix: how many trained keys and values each block has before those of the tokens.
         rngs: where the initial parameters come from.
     """
 
@@ -50,6 +51,7 @@ class CausalNet(nnx.Module):
         positions: int,
         epsilon: float,
         activation: str,
+        prefix: int,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers."""
@@ -66,7 +68,14 @@ class CausalNet(nnx.Module):
         self.blocks = nnx.Dict(
             {
                 str(depth): Block(
-                    width, heads, hidden, epsilon, activation=activation, norm_first=True, rngs=rngs
+                    width,
+                    heads,
+                    hidden,
+                    epsilon,
+                    activation=activation,
+                    norm_first=True,
+                    prefix=_checks.integer("prefix", prefix, at_least=0),
+                    rngs=rngs,
                 )
                 for depth in range(layers)
             }
@@ -145,6 +154,7 @@ def gpt2(
     positions: int = 1024,
     epsilon: float = 1e-5,
     activation: str = "gelu_new",
+    prefix: int = 0,
 ) -> CausalNet:
     """GPT-2 as a language model, without dropout.
 
@@ -164,9 +174,13 @@ def gpt2(
         positions: how long a text may be.
         epsilon: of the normalisations.
         activation: between the dense layers of a block.
+        prefix: for prefix tuning, how many trained keys and values each block has before those of
+            the tokens: ``blocks/<i>/prefix_key`` and ``prefix_value``. Li and Liang compute them
+            from a small network while they train; here they are the parameters themselves.
 
     References: Radford et al., Language models are unsupervised multitask learners, 2019,
-    https://openai.com/index/better-language-models; Automatic Clipping, table 4.
+    https://openai.com/index/better-language-models; Li and Liang, Prefix-tuning, 2021,
+    https://arxiv.org/abs/2101.00190; Automatic Clipping, table 4.
     """
     del classes
     return CausalNet(
@@ -179,6 +193,7 @@ def gpt2(
         positions=positions,
         epsilon=epsilon,
         activation=activation,
+        prefix=prefix,
         rngs=rngs,
     )
 

@@ -1,4 +1,4 @@
-"""What a family of networks is called in Hugging Face's directories, in both directions."""
+"""How our layers and options map to the names in Hugging Face's files, in both directions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,16 +7,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ENCODER_BLOCK", "ENCODER_OPTIONS", "Family"]
+__all__ = ["ENCODER_BLOCK", "ENCODER_EMBEDDINGS", "ENCODER_OPTIONS", "SEGMENTS", "Family"]
 
 ENCODER_OPTIONS = {
     "vocabulary": "vocab_size",
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "positions": "max_position_embeddings",
+    "epsilon": "layer_norm_eps",
+    "activation": "hidden_act",
     "padding": "pad_token_id",
 }
 """Arguments of `bert` and `roberta` by the names they have in config.json."""
+
+ENCODER_EMBEDDINGS = {
+    "embeddings/tokens": "embeddings.word_embeddings",
+    "embeddings/positions": "embeddings.position_embeddings",
+    "embeddings/norm": "embeddings.LayerNorm",
+}
+"""The embeddings of BERT, RoBERTa and DistilBERT."""
+
+SEGMENTS = {"embeddings/segments": "embeddings.token_type_embeddings"}
+"""The table of segments of BERT and RoBERTa."""
 
 ENCODER_BLOCK = {
     "query": "attention.self.query",
@@ -49,12 +63,12 @@ class Family:
 
     Args:
         name: its name in `dpjax.models.MODELS`, and `model_type` in config.json.
-        prefix: stands before the names of all layers but the head's in files that have a head.
+        prefix: precedes every layer's name except the head's, in files that have a head.
         classifier: the class with a head for classification; None if the family has none here.
         options: the names in config.json by those of the constructor's arguments.
-        fixed: entries of config.json with the only value that is supported; their absence is it.
+        fixed: entries of config.json with their only supported value, which is also the default.
         layers: names of the layers outside blocks, by our paths.
-        block: what stands before the names of a block's layers, with {} for its number.
+        block: precedes the names of a block's layers, with {} for its number.
         block_layers: names of a block's layers, by ours.
         head: names of the head's layers, by our paths.
         language_model: the class with a head for the next token; None for none.

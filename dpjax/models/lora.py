@@ -1,4 +1,4 @@
-"""LoRA: low-rank updates of frozen kernels, in any network, merged when training is over."""
+"""LoRA: low-rank updates of frozen kernels, in any network, merged after training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from flax import nnx
 from dpjax import _checks
 from dpjax.models.layers import uniform
 from dpjax.models.network import Network, from_module
-from dpjax.models.parameters import flat, nested
+from dpjax.models.parameters import Params, flat, nested
 
 __all__ = ["LoRA", "LoRALinear", "add_lora", "merge_lora"]
 
@@ -45,7 +45,7 @@ class LoRA:
 
     @property
     def scale(self) -> float:
-        """What the update is multiplied with."""
+        """The factor of the update."""
         return self.alpha / self.rank
 
 
@@ -59,7 +59,7 @@ class LoRALinear(nnx.Linear):
     """
 
     def __init__(self, layer: nnx.Linear, lora: LoRA, rngs: nnx.Rngs) -> None:
-        """Takes the layer's own parameters over."""
+        """Copies the layer's parameters and adds the update's."""
         for name, value in vars(layer).items():
             setattr(self, name, value)
         inputs, outputs = layer.kernel[...].shape
@@ -117,7 +117,7 @@ def add_lora(network: Network, lora: LoRA) -> Network:
     return from_module(replace(network, lora=lora), adapted)
 
 
-def merge_lora(params: chex.ArrayTree, lora: LoRA) -> Any:
+def merge_lora(params: chex.ArrayTree, lora: LoRA) -> Params:
     """Returns parameters with every update added to its kernel: ``W + (alpha / rank) A B``.
 
     Args:

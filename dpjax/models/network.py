@@ -23,6 +23,7 @@ from dpjax.models.flat import linear, mlp
 from dpjax.models.gpt2 import gpt2
 from dpjax.models.nf_resnet import nf_resnet18, nf_resnet50
 from dpjax.models.nfnet import nfnet_f0, nfnet_f1
+from dpjax.models.parameters import Params
 from dpjax.models.recurrent import bilstm, lstm
 from dpjax.models.resnet import resnet18, resnet34
 from dpjax.models.resnet9 import resnet9
@@ -84,17 +85,17 @@ class Network:
     options: Mapping[str, Any] = field(repr=False)
     lora: "LoRA | None"
     module_of: Callable[[nnx.Rngs], nnx.Module] = field(repr=False)
-    _graph: nnx.GraphDef[Any] = field(repr=False)
-    _abstract: Any = field(repr=False)
+    _graph: nnx.GraphDef[nnx.Module] = field(repr=False)
+    _abstract: nnx.State[Any, Any] = field(repr=False)
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
+    def init(self, key: jax.Array) -> Params:
         """Returns initial parameters: nested dicts with names for keys, list positions too.
 
         ``params["blocks"]["0"]["conv1"]["kernel"]``. May be jitted and vmapped over keys.
         """
         return _named(nnx.to_pure_dict(nnx.state(self.module_of(nnx.Rngs(key)))))
 
-    def apply(self, params: Mapping[str, Any], x: chex.Array) -> jax.Array:
+    def apply(self, params: Params, x: chex.Array) -> jax.Array:
         """Returns the logits, (classes,), of ONE example; `jax.vmap` for a batch.
 
         A language model's are (length, vocabulary); a network that was cut at a block, or one that
@@ -103,7 +104,7 @@ class Network:
         self._check_example(x)
         return self.module(params)(x)
 
-    def loss(self, params: Mapping[str, Any], x: chex.Array, y: chex.Array) -> jax.Array:
+    def loss(self, params: Params, x: chex.Array, y: chex.Array) -> jax.Array:
         """Returns the loss of ONE example: the cross-entropy of its label, or the network's own.
 
         Args:
@@ -118,7 +119,7 @@ class Network:
             return own(x, y)
         return optax.softmax_cross_entropy_with_integer_labels(module(x), y)
 
-    def module(self, params: Mapping[str, Any]) -> Any:
+    def module(self, params: Params) -> Any:
         """Returns the NNX module with these parameters."""
         differing = _paths(params) ^ _paths(_named(nnx.to_pure_dict(self._abstract)))
         if differing:
@@ -186,7 +187,9 @@ def from_module(network: Network, module_of: Callable[[nnx.Rngs], nnx.Module]) -
     return replace(network, module_of=module_of, param_count=count, _graph=graph, _abstract=state)
 
 
-def _traced(module: Callable[[nnx.Rngs], nnx.Module]) -> tuple[nnx.GraphDef[Any], Any, int]:
+def _traced(
+    module: Callable[[nnx.Rngs], nnx.Module],
+) -> tuple[nnx.GraphDef[nnx.Module], nnx.State[Any, Any], int]:
     abstract = nnx.eval_shape(lambda: module(nnx.Rngs(0)))
     refuse_batch_stats(abstract)
     graph, state = nnx.split(abstract)
@@ -212,14 +215,14 @@ def _add_vocabulary(
         raise ValueError(f"vocabulary = {vocabulary!r}: expected None, {name} reads no tokens")
 
 
-def _paths(params: Any) -> set[str]:
+def _paths(params: Params) -> set[str]:
     return {
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, _ in jax.tree_util.tree_leaves_with_path(params)
     }
 
 
-def _named(tree: Any) -> Any:
+def _named(tree: Any) -> Any:  # a mapping or a leaf
     if isinstance(tree, Mapping):
         return {str(key): _named(value) for key, value in tree.items()}
     return tree

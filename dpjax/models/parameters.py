@@ -1,7 +1,7 @@
 """Which parameters are trained and which are frozen."""
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -9,7 +9,11 @@ from flax import traverse_util
 
 from dpjax import _checks
 
-__all__ = ["Parameters", "flat", "nested", "split"]
+__all__ = ["Parameters", "Params", "flat", "nested", "split"]
+
+Params = Mapping[str, Any]
+"""Nested dicts with arrays as leaves. The depth differs from network to network, so that a type
+checker takes any path: ``params["blocks"]["0"]["query"]["kernel"]``."""
 
 
 class Parameters(NamedTuple):
@@ -18,7 +22,7 @@ class Parameters(NamedTuple):
     trainable: chex.ArrayTree
     frozen: chex.ArrayTree
 
-    def merged(self) -> Any:
+    def merged(self) -> Params:
         """Returns all parameters as the network takes them."""
         return nested({**flat(self.trainable), **flat(self.frozen)})
 
@@ -59,14 +63,14 @@ def split(params: chex.ArrayTree, trainable: Sequence[str]) -> Parameters:
     return Parameters(*map(nested, parts))
 
 
-def flat(params: Any) -> dict[str, Any]:
+def flat(params: chex.ArrayTree) -> dict[str, Any]:
     """Returns the leaves of nested dicts by their paths, the keys joined by "/"."""
     return traverse_util.flatten_dict(params, sep="/")
 
 
-def nested(leaves: dict[str, Any]) -> Any:
+def nested(leaves: Params) -> Params:
     """The inverse of `flat`."""
-    return traverse_util.unflatten_dict(leaves, sep="/")
+    return traverse_util.unflatten_dict(dict(leaves), sep="/")
 
 
 def _matching(pattern: str, paths: Sequence[str]) -> set[str]:

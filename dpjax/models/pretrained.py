@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import chex
@@ -20,7 +21,7 @@ from dpjax.models.gpt2 import GPT2
 from dpjax.models.hugging_face import Family
 from dpjax.models.lora import merge_lora
 from dpjax.models.network import MODELS, Network, build
-from dpjax.models.parameters import flat, nested
+from dpjax.models.parameters import Params, flat, nested
 from dpjax.models.roberta import ROBERTA
 from dpjax.models.tokenizer import Tokenizer
 
@@ -40,7 +41,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, DISTILBE
 """The families that can be read, by `model_type` in config.json; MiniLM is a BERT."""
 
 TASKS = ("classification", "language_modelling")
-"""What a network is read for."""
+"""What a network can be loaded for."""
 
 DTYPES = ("float32", "float16", "bfloat16")
 """The precisions in which weights are written."""
@@ -48,6 +49,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLE = "pytorch_model.bin"
+# Parameters of ours, beside those of the family.
+_ADDED = ("lora_a", "lora_b", "prefix_key", "prefix_value")
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
 
@@ -65,7 +68,7 @@ class Pretrained:
     """
 
     network: Network
-    params: Any = field(repr=False)
+    params: Params = field(repr=False)
     tokenizer: Tokenizer | None
     config: Mapping[str, Any] = field(repr=False)
     new: tuple[str, ...]
@@ -119,7 +122,8 @@ def from_pretrained(
     new = tuple(path for path in expected if path not in found)
     if new:
         # Under jit, what is not asked for is not computed.
-        found |= jax.jit(lambda key: {path: flat(network.init(key))[path] for path in new})(started)
+        made = jax.jit(lambda key: {path: flat(network.init(key))[path] for path in new})(started)
+        found |= jax.device_get(made)
     params = nested({path: jnp.asarray(found[path]) for path in expected})
     return Pretrained(network, params, tokenizer, config, new, unused)
 
@@ -158,7 +162,7 @@ def pretrained_tokenizer(directory: str | Path) -> Tokenizer:
     return Tokenizer.from_directory(directory, _family(directory, _read_config(directory)).name)
 
 
-def pretrained_weights(directory: str | Path, network: Network) -> dict[str, Any]:
+def pretrained_weights(directory: str | Path, network: Network) -> dict[str, np.ndarray]:
     """Returns the parameters that a directory holds for a network, or for a part of one, by path.
 
     A new classifier and the updates of LoRA are not among them: they start at random.
@@ -212,6 +216,11 @@ def save_pretrained(
     )
     if "start" in network.options or "stop" in network.options:
         raise ValueError("network: expected a whole one, not a part that was cut at a block")
+    if network.options.get("prefix"):
+        raise ValueError(
+            f"network: prefix = {network.options['prefix']}: expected 0; the files have no place "
+            "for a prefix, so keep its parameters apart"
+        )
     params = model.params if params is None else params
     if network.lora is not None:
         params = merge_lora(params, network.lora)
@@ -310,7 +319,7 @@ def _classes(classes: int | None, config: Mapping[str, Any]) -> int:
     return len(named) if named else int(config.get("num_labels", 2))
 
 
-def _safetensors() -> Any:
+def _safetensors() -> ModuleType:
     try:
         import safetensors.flax  # noqa: PLC0415  an optional extra
     except ImportError as error:
@@ -341,7 +350,7 @@ def _weight_files(directory: Path) -> tuple[Path, list[Path]]:
 
 
 def _read_tensors(files: Sequence[Path]) -> dict[str, np.ndarray]:
-    """Returns all tensors, those of any precision in float32."""
+    """Returns all tensors; floating-point ones as float32."""
     tensors: dict[str, np.ndarray] = {}
     for path in files:
         try:
@@ -355,20 +364,20 @@ def _read_tensors(files: Sequence[Path]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _is_float(array: Any) -> bool:
+def _is_float(array: chex.Array) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
-def _held(directory: Path, network: Network) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _held(directory: Path, network: Network) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Returns the parameters that the files hold, by path, and the tensors left over."""
     family = _family(directory, _read_config(directory))
     origin, files = _weight_files(directory)
     named = {_plain_name(name, family): array for name, array in _read_tensors(files).items()}
     held = family.unpacked(named)
-    found: dict[str, Any] = {}
+    found: dict[str, np.ndarray] = {}
     used = set()
     for path, leaf in flat(jax.eval_shape(network.init, jax.random.key(0))).items():
-        if path.endswith(("/lora_a", "/lora_b")):
+        if path.rpartition("/")[2] in _ADDED:
             continue
         name = family.tensor_name(path)
         array = held.get(name)

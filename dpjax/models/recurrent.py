@@ -139,7 +139,7 @@ def lstm(
     layers: int = 2,
     padding: str = "skip",
 ) -> RecurrentNet:
-    """DC-SGD's network for NAMES, "a model with two LSTM layers"; it prints nothing else of it.
+    """DC-SGD's network for NAMES, "a model with two LSTM layers"; the paper says no more.
 
     Widths are those of Opacus' example for the same task: 237,458 parameters for 18 languages and
     57 letters with padding.
@@ -180,7 +180,7 @@ def bilstm(
     hidden: int = 128,
     layers: int = 1,
 ) -> RecurrentNet:
-    """Auto DP-SGD's "BiLSTM" for AG News, of which it gives the name only.
+    """Auto DP-SGD's "BiLSTM" for AG News; the paper gives only its name.
 
     One layer, 128 states in each direction and a trained embedding of 100, usual for the task. The
     logits come from the last state of both directions.

@@ -16,7 +16,7 @@ from dpjax.models.stem import check_stem, pooled, stem_conv
 __all__ = ["NORMS", "BasicBlock", "ResNet", "resnet18", "resnet34", "stages"]
 
 NORMS = ("group", "none")
-"""What stands in BatchNorm's place."""
+"""What replaces BatchNorm."""
 
 # torchvision's: normal, of variance 2 / fan_out.
 _he_fan_out = jax.nn.initializers.variance_scaling(2.0, "fan_out", "normal")

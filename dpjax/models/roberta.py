@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from flax import nnx
 
 from dpjax.models.encoder import EncoderNet
-from dpjax.models.hugging_face import ENCODER_BLOCK, ENCODER_OPTIONS, Family
+from dpjax.models.hugging_face import (
+    ENCODER_BLOCK,
+    ENCODER_EMBEDDINGS,
+    ENCODER_OPTIONS,
+    SEGMENTS,
+    Family,
+)
 
 __all__ = ["ROBERTA", "roberta"]
 
@@ -84,20 +90,9 @@ ROBERTA = Family(
     name="roberta",
     prefix="roberta.",
     classifier="RobertaForSequenceClassification",
-    options={
-        **ENCODER_OPTIONS,
-        "hidden": "intermediate_size",
-        "positions": "max_position_embeddings",
-        "epsilon": "layer_norm_eps",
-        "activation": "hidden_act",
-    },
+    options=ENCODER_OPTIONS,
     fixed={"position_embedding_type": "absolute", "type_vocab_size": 1},
-    layers={
-        "embeddings/tokens": "embeddings.word_embeddings",
-        "embeddings/positions": "embeddings.position_embeddings",
-        "embeddings/segments": "embeddings.token_type_embeddings",
-        "embeddings/norm": "embeddings.LayerNorm",
-    },
+    layers={**ENCODER_EMBEDDINGS, **SEGMENTS},
     block="encoder.layer.{}.",
     block_layers=ENCODER_BLOCK,
     head={"pooler": "classifier.dense", "classifier": "classifier.out_proj"},

@@ -22,7 +22,7 @@ def example_shape(shape: Any) -> tuple[int, ...]:
 
 
 def image_shape(shape: Any) -> tuple[int, int, int]:
-    """Returns (height, width, channels), or refuses what is no image."""
+    """Returns (height, width, channels), or raises ValueError for other shapes."""
     sizes = example_shape(shape)
     if len(sizes) != 3:
         raise ValueError(f"shape = {sizes}: expected an image, (height, width, channels)")
@@ -30,7 +30,7 @@ def image_shape(shape: Any) -> tuple[int, int, int]:
 
 
 def token_count(shape: Any) -> int:
-    """Returns the length of a token sequence, or refuses what is none."""
+    """Returns the length of a token sequence, or raises ValueError for other shapes."""
     sizes = example_shape(shape)
     if len(sizes) != 1:
         raise ValueError(f"shape = {sizes}: expected a sequence of tokens, (length,)")

@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class _Kind:
     """The special tokens of a family.
 
     Attributes:
-        padding: stands after a text; None where there is no such token.
+        padding: follows a text; None where there is no such token.
         unknown: a word without pieces; None where every byte has a token.
         single: the template of one text, A.
         pair: the template of two, A and B, with segments.
@@ -107,16 +108,16 @@ class Tokenizer:
         )
 
     def encode(self, text: str, pair: str | None = None) -> list[int]:
-        """Returns the tokens of a text, or of two, with the special ones, however many."""
+        """Returns all tokens of a text, or of two, including the special ones."""
         self._engine.no_truncation()
         return self._engine.encode(text, pair).ids
 
     def rows(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, length: int
     ) -> np.ndarray:
-        """Returns texts as one int32 array, (n, length), cut and filled up with padding.
+        """Returns texts as one int32 array, (n, length), truncated and padded.
 
-        Of two texts the longer is cut first, and the special tokens stay.
+        The longer of two texts is truncated first; special tokens are never cut off.
 
         Args:
             texts: the texts.
@@ -128,10 +129,10 @@ class Tokenizer:
             raise ValueError(f"length = {length}: expected more than the {special} special tokens")
         if pairs is not None and len(pairs) != len(texts):
             raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs: expected as many")
-        given: list[Any] = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+        given = texts if pairs is None else zip(texts, pairs, strict=True)
         self._engine.enable_truncation(length, strategy="longest_first")
         out = np.full((len(texts), length), self.padding, np.int32)
-        for row, encoded in zip(out, self._engine.encode_batch(given), strict=True):
+        for row, encoded in zip(out, self._engine.encode_batch(list(given)), strict=True):
             row[: len(encoded.ids)] = encoded.ids
         return out
 
@@ -146,7 +147,7 @@ class Tokenizer:
         self._engine.save(str(Path(directory) / "tokenizer.json"))
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         import tokenizers  # noqa: PLC0415  an optional extra
     except ImportError as error:

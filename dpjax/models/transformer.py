@@ -1,4 +1,4 @@
-"""What every transformer here is made of: embeddings, attention, and blocks of both."""
+"""The parts that all transformers here share: embeddings, attention and blocks."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dpjax import _checks
 
 __all__ = ["Block", "Embeddings", "Memory", "activation_of", "attend", "dense", "layer_norm"]
 
-# How kernels and tables start in all of the papers: normal of this deviation, without biases.
+# All the papers draw kernels and tables from a normal of this deviation; biases start at 0.
 START = jax.nn.initializers.normal(0.02)
 
 _ACTIVATIONS: dict[str, Callable[[chex.Array], chex.Array]] = {
@@ -30,7 +30,7 @@ def activation_of(name: str) -> Callable[[chex.Array], chex.Array]:
 
 
 def dense(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
-    """Makes a dense layer that starts as a transformer's."""
+    """Makes a dense layer with a transformer's initial values."""
     return nnx.Linear(inputs, outputs, kernel_init=START, rngs=rngs)
 
 
@@ -78,25 +78,6 @@ class Embeddings(nnx.Module):
         return states if self.norm is None else self.norm(states)
 
 
-def attend(
-    query: chex.Array, key: chex.Array, value: chex.Array, allowed: chex.Array
-) -> chex.Array:
-    """Returns ``softmax(query key^T / sqrt(d)) value`` of each head.
-
-    Args:
-        query: (Q, heads, d).
-        key: (K, heads, d).
-        value: (K, heads, d).
-        allowed: (Q, K) or (K,) of bool: which keys a query looks at.
-
-    Reference: Vaswani et al., Attention is all you need, 2017, https://arxiv.org/abs/1706.03762.
-    """
-    scores = jnp.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
-    # The least number and not -inf: a sequence of padding alone has no NaN.
-    scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min)
-    return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), value)
-
-
 class Memory(NamedTuple):
     """The keys and values of the tokens so far, each (length, heads, d)."""
 
@@ -104,11 +85,38 @@ class Memory(NamedTuple):
     value: chex.Array
 
 
-class Block(nnx.Module):
-    """Attention and two dense layers; each is added to what it reads.
+def attend(
+    query: chex.Array, memory: Memory, allowed: chex.Array, prefix: Memory | None = None
+) -> chex.Array:
+    """Returns ``softmax(query key^T / sqrt(d)) value`` of each head.
 
-    With ``norm_first`` each of the two reads normalised states (GPT-2); without, their sum is
-    normalised (BERT).
+    Args:
+        query: (Q, heads, d).
+        memory: keys and values, each (K, heads, d).
+        allowed: (Q, K) or (K,) of bool: which keys a query looks at.
+        prefix: keys and values, each (P, heads, d), that every query looks at besides.
+
+    Reference: Vaswani et al., Attention is all you need, 2017, https://arxiv.org/abs/1706.03762.
+    """
+    scale = 1 / math.sqrt(query.shape[-1])
+    scores = scale * jnp.einsum("qhd,khd->hqk", query, memory.key)
+    # The least number and not -inf: a sequence of padding alone has no NaN.
+    scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min)
+    if prefix is None:
+        return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), memory.value)
+    # Trained keys and values meet the data in products of their own, which the ghost engine knows.
+    first = scale * jnp.einsum("qhd,phd->hqp", query, prefix.key)
+    count = first.shape[-1]
+    weights = jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))
+    return jnp.einsum("hqp,phd->qhd", weights[..., :count], prefix.value) + jnp.einsum(
+        "hqk,khd->qhd", weights[..., count:], memory.value
+    )
+
+
+class Block(nnx.Module):
+    """Attention and two dense layers, each with a residual connection.
+
+    With ``norm_first`` the inputs of both are normalised (GPT-2), otherwise the sums are (BERT).
 
     Args:
         width: features of a token.
@@ -116,7 +124,8 @@ class Block(nnx.Module):
         hidden: width between the two dense layers.
         epsilon: added to the variance before its root is taken.
         activation: between the two dense layers.
-        norm_first: where the normalisations stand.
+        norm_first: whether inputs or sums are normalised.
+        prefix: how many trained keys and values stand before those of the tokens.
         rngs: where the initial parameters come from.
     """
 
@@ -129,6 +138,7 @@ class Block(nnx.Module):
         *,
         activation: str,
         norm_first: bool,
+        prefix: int = 0,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers."""
@@ -141,12 +151,14 @@ class Block(nnx.Module):
         self.inner = dense(width, hidden, rngs)
         self.outer = dense(hidden, width, rngs)
         self.norm2 = layer_norm(width, epsilon, rngs)
+        rows = (prefix, width)
+        self.prefix_key = nnx.Param(START(rngs.params(), rows)) if prefix else None
+        self.prefix_value = nnx.Param(START(rngs.params(), rows)) if prefix else None
 
     def __call__(self, x: chex.Array, allowed: chex.Array) -> chex.Array:
         """Returns new states (T, width), from states and `allowed` as in `attend`."""
         read = self._read(x)
-        mixed = attend(self._heads(self.query, read), *self._remembered(read), allowed)
-        return self._after(x, mixed)
+        return self._after(x, self._attended(read, self._remembered(read), allowed))
 
     def step(
         self, x: chex.Array, memory: Memory, start: chex.Array, allowed: chex.Array
@@ -166,17 +178,22 @@ class Block(nnx.Module):
                 for old, new in zip(memory, self._remembered(read), strict=True)
             )
         )
-        mixed = attend(self._heads(self.query, read), *memory, allowed)
-        return self._after(x, mixed), memory
+        return self._after(x, self._attended(read, memory, allowed)), memory
 
     def _read(self, x: chex.Array) -> chex.Array:
         return self.norm1(x) if self.norm_first else x
 
-    def _heads(self, layer: nnx.Linear, x: chex.Array) -> chex.Array:
-        return layer(x).reshape(len(x), self.heads, -1)
+    def _heads(self, x: chex.Array) -> chex.Array:
+        return x.reshape(len(x), self.heads, -1)
 
     def _remembered(self, read: chex.Array) -> Memory:
-        return Memory(self._heads(self.key, read), self._heads(self.value, read))
+        return Memory(self._heads(self.key(read)), self._heads(self.value(read)))
+
+    def _attended(self, read: chex.Array, memory: Memory, allowed: chex.Array) -> chex.Array:
+        prefix = None
+        if self.prefix_key is not None and self.prefix_value is not None:
+            prefix = Memory(self._heads(self.prefix_key[...]), self._heads(self.prefix_value[...]))
+        return attend(self._heads(self.query(read)), memory, allowed, prefix)
 
     def _after(self, x: chex.Array, mixed: chex.Array) -> chex.Array:
         x = x + self.output(mixed.reshape(x.shape))

@@ -11,6 +11,7 @@ import optax
 
 from dpjax import _checks, noise, schedules
 from dpjax._record import Record
+from dpjax._states import find_state
 from dpjax.batch_sums import ClippedSum
 from dpjax.gradients import PerExampleGrads, as_per_example_grads
 from dpjax.mechanism import Guarantee
@@ -36,7 +37,8 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
         ``update = (sum_i W g_i + N(0, (sigma_t s_t)^2 I)) / B`` with ``s_t = W sum_i n_i / B``,
 
     the mean of the paper's thresholds over the batch. The paper's "average sensitivity", the mean
-    of s_t over all steps so far, is reported as the threshold.
+    of s_t over all steps so far, is a number of the data: it is kept in the state, which is
+    private, and `diagnostics` reports it.
 
     Args:
         noise_multiplier: sigma_t.
@@ -91,8 +93,8 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
         def init(params: chex.ArrayTree) -> PrivatizeState:
             del params
             nothing = Released(*[jnp.float32(jnp.nan)] * len(Released._fields))
-            start = nothing._replace(threshold=jnp.float32(0.0))
-            return PrivatizeState(jnp.zeros((), jnp.int32), jnp.copy(root), (), (), start)
+            mean = jnp.zeros((), jnp.float32)
+            return PrivatizeState(jnp.zeros((), jnp.int32), jnp.copy(root), mean, (), nothing)
 
         def update(
             updates: PerExampleGrads | ClippedSum | chex.ArrayTree,
@@ -116,11 +118,9 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
             std = schedules.value_at(self.noise_multiplier, state.step) * sensitivity
             z = noise.standard_normal(noise.stream(step_key, "noise/gradient"), gradient)
             mean = jax.tree.map(lambda g, z: (g + std * z) / batch_size, gradient, z)
-            mean_before = state.released.threshold
             new_step = optax.safe_increment(state.step)
-            mean_now = mean_before + (sensitivity - mean_before) / new_step
-            released = state.released._replace(threshold=mean_now)
-            new_state = state._replace(step=new_step, released=released)
+            average = state.threshold + (sensitivity - state.threshold) / new_step
+            new_state = state._replace(step=new_step, threshold=average)
             return cast_like(mean, params, updates), new_state
 
         return optax.GradientTransformationExtraArgs(init, update)
@@ -140,6 +140,10 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
             return weights, jnp.where(weights > 0, weights * norms, 0.0)[:, None]
 
         return ClippedSum.of(given.aggregate(scaled), given.sampling)
+
+    def diagnostics(self, opt_state: optax.OptState) -> dict[str, float]:
+        """Returns the paper's average sensitivity so far, which depends on the data."""
+        return {"average_sensitivity": float(find_state(opt_state, PrivatizeState).threshold)}
 
 
 def auto_dp_sgd(

@@ -111,6 +111,10 @@ def recorded(
         seconds: how long it took.
     """
     resolved, rows = folder.read_config(), folder.released()
+    # Auto DP-SGD as printed has no public threshold; its formula takes this number of the data.
+    seen = [
+        row["average_sensitivity"] for row in folder.diagnostics() if "average_sensitivity" in row
+    ]
     last, ledger = rows[-1], folder.read_ledger()
     delta = float(resolved.privacy.delta)
     record = RunRecord(
@@ -127,7 +131,7 @@ def recorded(
         _epsilon(ledger, delta, "rdp"),
         _epsilon(ledger, delta, "pld"),
         round(float(last["accuracy"]), 6),
-        _number(last["threshold"]),
+        _number(seen[-1] if seen else last["threshold"]),
         round(seconds, 1),
         str(folder.identity().environment["noise"]),
     )

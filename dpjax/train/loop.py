@@ -234,6 +234,8 @@ class _Loop:
         for run, row in zip(self._runs, self._last, strict=True):
             if mesh.is_primary():
                 run.folder.add_released(row)
+                if seen := run.plan.method.diagnostics(run.state.opt_state):
+                    run.folder.add_diagnostics({"step": self._step, **seen})
             if self._probe is not None:
                 run.folder.add_diagnostics(self._probe(run.state))
         for each in self._watching:

@@ -210,3 +210,17 @@ def test_a_second_pass_that_rounds_to_longer_gradients_is_scaled_back(dtype, sca
 
     norm, total = run(params, rows)
     np.testing.assert_allclose(np.linalg.norm(flat(total)), scale * norm, rtol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "ghost_two_pass"])
+def test_a_convolution_is_traced_for_every_platform(engine):
+    """On a GPU its gradient is formed by a convolution, whose operands must have one dtype."""
+
+    def loss(kernel, image):
+        return jnp.sum(jnp.sin(jax.lax.conv(image[None], kernel, (1, 1), "SAME")))
+
+    def norms(kernel, images):
+        return dpjax.per_example_grads(loss, engine)(kernel, images).norms
+
+    kernel, images = jnp.zeros((3, 2, 3, 3), jnp.bfloat16), jnp.zeros((4, 2, 5, 5), jnp.bfloat16)
+    assert jax.eval_shape(norms, kernel, images).shape == (4,)

@@ -74,6 +74,11 @@ def test_a_mask_has_one_entry_per_row(shape):
         as_per_example_grads(BATCH, mask=jnp.ones(shape))
 
 
+def test_a_mask_has_numbers():
+    with pytest.raises(TypeError, match="mask = 'all': expected 4 numbers, 0 for padding"):
+        grads_of(W, BATCH, mask="all")
+
+
 @pytest.mark.parametrize("bad", [lambda w, x: w * x, lambda w, x: 1, lambda w, x: x > w])
 def test_a_loss_is_one_floating_point_number(bad):
     message = "loss_fn returned .*: expected one floating-point number for ONE example"

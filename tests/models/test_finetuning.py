@@ -1,5 +1,9 @@
 """What is trained of a pre-trained network: blocks, biases, LoRA; a frozen, cached beginning."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +12,7 @@ import pytest
 import dpjax
 from dpjax import models
 from dpjax.models.parameters import flat
+from dpjax.models.transformer import Memory, attend
 from tests.models.helpers import fast_jit, random_params
 
 SIZE = {"layers": 3, "width": 8, "heads": 2, "hidden": 12, "positions": 10}
@@ -159,10 +164,104 @@ def test_states_are_computed_once_and_named_by_all_they_depend_on(tmp_path, monk
     inside[0, 3] = 0
     with pytest.raises(ValueError, match="expected padding after a text only"):
         cached(tokens=inside)
+    with pytest.raises(ValueError, match="tokens: 7: expected 0 to 6, the network's vocabulary"):
+        cached(tokens=tokens + (tokens == 6))
     with pytest.raises(ValueError, match="expected frozen embeddings"):
         models.first_trained_block(params, ["embeddings", "classifier"])
     with pytest.raises(ValueError, match="block = 4: expected at most the 3 blocks"):
         models.cut(network, params, 4)
+
+
+def test_interrupted_caching_leaves_nothing_behind(tmp_path, monkeypatch):
+    network = encoder()
+    params = random_params(network)
+    halves = models.cut(network, params, 0)
+    tokens = np.asarray(batch()[0])
+
+    def cached():
+        return models.cache_states(halves.prefix, halves.prefix_params, tokens, tmp_path)
+
+    seen = []
+    with monkeypatch.context() as patched:
+
+        def interrupted(*_):
+            seen.extend(tmp_path.iterdir())
+            raise KeyboardInterrupt
+
+        patched.setattr("dpjax.models.frozen_prefix._compute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cached()
+    assert list(tmp_path.iterdir()) == []
+    # A killed process cannot tidy up: the next one does, but leaves those alone that still run.
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    own = f".{os.getpid()}.part"
+    assert [file.name.endswith(own) for file in seen] == [True]
+    unnamed = seen[0].name.removesuffix(own)
+    abandoned = tmp_path / f"{unnamed}.{ended.pid}.part"
+    kept = [tmp_path / f"{unnamed}.{os.getppid()}.part", tmp_path / f"abc.there.{ended.pid}.part"]
+    for file in (abandoned, *kept):
+        file.write_bytes(b"")
+    assert set(tmp_path.iterdir()) == {*kept, abandoned}
+    finished = cached().file
+    assert set(tmp_path.iterdir()) == {*kept, finished}
+
+
+def test_halves_join_and_states_become_an_array(tmp_path):
+    network = encoder()
+    params = random_params(network)
+    halves = models.cut(network, params, 2)
+    jax.tree.map(np.testing.assert_array_equal, halves.joined(halves.suffix_params), params)
+    moved = jax.tree.map(lambda leaf: leaf + 1, halves.suffix_params)
+    joined = halves.joined(moved)
+    before, after = (flat(tree) for tree in (params, joined))
+    for path in before:
+        trained = path.startswith(("blocks/2/", *HEAD))
+        np.testing.assert_array_equal(after[path], before[path] + trained, err_msg=path)
+    tokens = np.asarray(batch()[0])
+    states = models.cache_states(halves.prefix, halves.prefix_params, tokens, tmp_path)
+    expected = jax.vmap(halves.prefix.apply, (None, 0))(halves.prefix_params, tokens)
+    np.testing.assert_allclose(np.asarray(states), expected, atol=1e-6)
+    assert np.asarray(states, np.float64).dtype == np.float64
+    for row in range(4):
+        own = states.tokens[states.starts[row] : states.starts[row + 1]]
+        np.testing.assert_array_equal(own, states[row][: len(own)])
+
+
+def test_a_prefix_is_keys_and_values_before_those_of_the_tokens():
+    """One block's attention in float64, with the prefix simply put in front."""
+    sizes = {"layers": 2, "width": 8, "heads": 2, "positions": 16}
+    network = models.build("gpt2", (6,), 1, 11, prefix=3, **sizes)
+    params = random_params(network)
+    prefixes = [path for path in flat(params) if "prefix" in path]
+    assert len(prefixes) == 4
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(3, 5, 2, 4))
+    before = rng.normal(size=(2, 3, 2, 4))
+    allowed = np.tri(5, dtype=bool)
+    keys, values = (
+        np.concatenate([first, rest]) for first, rest in zip(before, (key, value), strict=True)
+    )
+    scores = np.einsum("qhd,khd->hqk", query, keys) / 2
+    scores[:, ~np.concatenate([np.ones((5, 3), bool), allowed], axis=1)] = -np.inf
+    weights = np.exp(scores)
+    expected = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
+    found = attend(query, Memory(key, value), allowed, Memory(*before))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    # What is generated, with a memory, is what the whole sequence says.
+    greedy = models.generate(network, params, np.array([[3, 4]]), steps=2, end=0)[0]
+    tokens = jnp.array([3, 4, greedy[0], -1, -1, -1])
+    logits = network.apply(params, tokens)
+    assert [int(t) for t in greedy] == [int(jnp.argmax(row)) for row in logits[1:3]]
+    own, frozen = models.split(params, ["*/prefix_*"])
+    examples = jnp.array([[3, 4, 5, 0, -1, -1], [1, 2, 3, 4, 5, 0]]), jnp.array([2, 3])
+
+    def loss(own, example):
+        return network.loss(models.Parameters(own, frozen).merged(), *example)
+
+    assert dpjax.explain(loss, own, (examples[0][0], examples[1][0])).fallbacks == ()
+    ghost, plain = (clipped(network, own, frozen, examples, e) for e in ("ghost", "vmap"))
+    np.testing.assert_allclose(ghost[0], plain[0], rtol=1e-5)
 
 
 def test_mean_pooling_counts_real_tokens_alone():

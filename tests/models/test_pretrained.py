@@ -109,6 +109,14 @@ def test_what_is_written_is_read_again(name, tmp_path):
     assert (tmp_path / "out" / "README.md").read_text() == "Private.\n"
 
 
+def test_a_prefix_beside_the_weights_of_a_directory(tmp_path):
+    model = read("gpt2", prefix=2)
+    new = {f"blocks/{i}/prefix_{kind}" for i in (0, 1) for kind in ("key", "value")}
+    assert set(model.new) == new
+    with pytest.raises(ValueError, match="prefix = 2: expected 0; the files have no place"):
+        models.save_pretrained(model, tmp_path / "out")
+
+
 def _tensors(directory):
     flax = pytest.importorskip("safetensors.flax")
     return flax.load_file(str(directory / "model.safetensors"))

@@ -1,4 +1,4 @@
-"""The page on pre-trained networks runs as it is shown, on tiny weights."""
+"""The page on pre-trained networks and its notebook run as they are shown, on tiny weights."""
 
 import json
 import re
@@ -23,13 +23,24 @@ def tiny_directory(folder):
     models.save_pretrained(models.Pretrained(network, params, tokenizer, {}, (), ()), folder)
 
 
+def code_of(notebook):
+    cells = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
 def test_the_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tiny_directory(tmp_path / "bert-base-uncased")
     text = (ROOT / "docs" / "pretrained.md").read_text()
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
-        exec(compile(block, "pretrained.md", "exec"), names)
+    first, *others = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    cells = code_of(ROOT / "docs" / "examples" / "private_bert.ipynb")
+    # The notebook is the page's first block, so that one of them needs to run.
+    assert "\n".join(cells).split() == first.split()
+    lines = [line for line in first.splitlines() if line.strip()]
+    assert len(lines) <= 30
+    for block in (*cells, *others):
+        exec(compile(block, "private_bert.ipynb", "exec"), names)
     assert "{'0': 'bad', '1': 'good'}" in capsys.readouterr().out
     card = (tmp_path / "private-bert" / "README.md").read_text()
     assert re.search(r"\((7\.9\d*|8|8\.0*), 0\.001\)-differentially private", card), card

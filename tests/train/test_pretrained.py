@@ -10,7 +10,7 @@ from dpjax import cli, models
 from dpjax.data import Dataset, Split
 from dpjax.models.parameters import flat
 from dpjax.train import Experiment, RunFolder, build_program, export, train
-from tests.models.test_pretrained_page import tiny_directory
+from tests.models.test_pretrained_page import GOLDEN, tiny_directory
 
 TEXTS = ["a funny film", "the plot is a mess", "good", "it is not good at all"] * 8
 
@@ -93,6 +93,23 @@ def test_lora_is_trained_and_merged(directory, dataset, tmp_path, capsys):
     label, chance, text = capsys.readouterr().out.strip().split("\t")
     assert (label[:6], text) == ("LABEL_", "a funny film")
     assert 0.5 <= float(chance) <= 1
+
+
+def test_a_language_model_continues_a_text(tmp_path, capsys):
+    tokenizer = models.Tokenizer.from_directory(GOLDEN / "byte_pairs", "gpt2")
+    sizes = {"layers": 1, "width": 8, "heads": 2, "positions": 16}
+    network = models.build("gpt2", (8,), 1, tokenizer.vocabulary, **sizes)
+    params = network.init(jax.random.key(0))
+    model = models.Pretrained(network, params, tokenizer, {}, (), ())
+    models.save_pretrained(model, tmp_path / "tiny")
+    asked = ["predict", str(tmp_path / "tiny"), "a film", "--length", "8", "--new-tokens", "4"]
+    assert cli.main([*asked, "--beams", "1"]) == 0
+    new = models.generate(
+        network, params, tokenizer.rows(["a film"], length=8), steps=4, end=tokenizer.end
+    )
+    assert capsys.readouterr().out.strip() == tokenizer.decode(np.asarray(new[0])).strip()
+    assert cli.main([*asked, "--pair", "b"]) != 0
+    assert "--pair: expected none; a language model continues" in capsys.readouterr().err
 
 
 def test_identity_follows_the_weights_and_not_their_place(directory, dataset, tmp_path):

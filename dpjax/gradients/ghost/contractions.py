@@ -14,7 +14,7 @@ differentiated as it is, by its own equation.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -179,8 +179,10 @@ class Site:
         """Returns one example's gradient by a contraction; `factors` if they are at hand."""
         if platform.name == "gpu" and self.meeting.name == "conv_general_dilated":
             # As a convolution in groups, without windows; it does not depend on the kernel.
-            kernel = jnp.zeros(self.node.shape, self.node.aval.dtype)
-            return self._pulled_back(given, [varying(kernel, varying_zero(given))])
+            given = jax.tree.map(wide, given)
+            dtype = given.cotangents[0].dtype
+            kernel = varying(jnp.zeros(self.node.shape, dtype), varying_zero(given))
+            return self._pulled_back(given, [kernel], {"preferred_element_type": dtype})
         a, b = self.factors(platform, given) if factors is None else factors
         precision = precision_of(self.arithmetic(platform))
         return self.assembled(blocks_product(f"{self.layouts[0]},gtc->gkc", a, b, precision))
@@ -195,12 +197,23 @@ class Site:
         g, _, k, c = self.product.sizes
         return back(blocks.reshape(*turns, g, k, c))
 
-    def _pulled_back(self, given: Given, values: Sequence[jax.Array]) -> jax.Array:
-        """Returns the gradient through the derivative of the meeting's own equation."""
+    def _pulled_back(
+        self,
+        given: Given,
+        values: Sequence[jax.Array],
+        parameters: Mapping[str, object] | None = None,
+    ) -> jax.Array:
+        """Returns the gradient through the derivative of the meeting's own equation.
+
+        Args:
+            given: what the pass left for this example.
+            values: of the meeting's nodes, over all turns of their loops.
+            parameters: replace some of the equation's own.
+        """
         if self.meeting.eqn is None:
             found = given.cotangents[0]
         else:
-            pull = self._pull
+            pull: Any = partial(self._pull, parameters)
             for loop in reversed(self.meeting.loops):
                 axes = [0 if loop in node.loops else None for node in self.meeting.nodes.values()]
                 pull = jax.vmap(pull, in_axes=(0, axes))
@@ -208,12 +221,14 @@ class Site:
         turns = [i for i, loop in enumerate(self.meeting.loops) if loop not in self.node.loops]
         return jnp.sum(wide(found), axis=tuple(turns))
 
-    def _pull(self, given: Given, values: Sequence[jax.Array]) -> jax.Array:
+    def _pull(
+        self, parameters: Mapping[str, object] | None, given: Given, values: Sequence[jax.Array]
+    ) -> jax.Array:
         positions = list(self.meeting.nodes)
 
         def results(*own: jax.Array) -> list[jax.Array]:
             operands = self.meeting.operands(given.kept, dict(zip(positions, own, strict=True)))
-            found = evaluate(self.meeting.eqn, operands)
+            found = evaluate(self.meeting.eqn, operands, parameters)
             return [found[i] for i in self.meeting.tapped]
 
         # By all of them, since not every equation has a derivative by one operand alone.

@@ -98,7 +98,10 @@ def _obstacle(cell: Cell) -> str:
     if cell.method == "RGP":
         return "not a method of these papers: RGP changes the network's layers"
     if cell.dataset == "E2E":
-        return "text is generated and scored by BLEU and ROUGE-L: no task of `dpjax train`"
+        return (
+            "text is generated and scored by BLEU and ROUGE-L: no task of `dpjax train`, but of "
+            "`python scripts/finetune_e2e.py --cell CELL --pretrained DIR`"
+        )
     if cell.data not in DATASETS:
         return f"there is no data set {cell.data} yet"
     return ""

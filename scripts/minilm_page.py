@@ -1,0 +1,79 @@
+"""Writes docs/results/minilm.md from docs/results/minilm.csv: python scripts/minilm_page.py."""
+
+import argparse
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "minilm.csv"
+TITLES = {"sst2": "SST-2, 67,349 sentences", "qnli": "QNLI subset, 10,475 pairs"}
+PARTS = {
+    "probe": "linear probe",
+    "last": "last block and classifier",
+    "lora": "LoRA and classifier",
+    "full": "everything",
+}
+
+Rows = Sequence[dict[str, str]]
+
+
+def page(rows: Rows) -> str:
+    """Returns the page: for each data set, accuracies by what is trained, method and budget."""
+    lines = [
+        "# MiniLM, fine-tuned privately",
+        "",
+        "Accuracy on the dev set in percent: the mean over seeds (lowest to highest, number of",
+        "seeds). Texts are classified from the mean of their tokens' states. `python",
+        "scripts/minilm.py` makes minilm.csv, and `scripts/minilm_page.py` writes this page.",
+    ]
+    for task, title in TITLES.items():
+        own = [row for row in rows if row["task"] == task]
+        if own:
+            lines += ["", f"## {title}", "", *_table(own), "", *_settings(own)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Rows) -> list[str]:
+    found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        found[row["part"], row["method"]][row["epsilon"]].append(float(row["accuracy"]))
+    budgets = sorted({row["epsilon"] for row in rows}, key=lambda text: float(text or "inf"))
+    heads = [f"epsilon {budget}" if budget else "not private" for budget in budgets]
+    lines = [f"| trained | method | {' | '.join(heads)} |", "|---|---|" + "---|" * len(heads)]
+    for (part, method), cells in found.items():
+        shown = " | ".join(_cell(cells.get(budget, [])) for budget in budgets)
+        lines.append(f"| {PARTS[part]} | {'' if method == 'plain' else method} | {shown} |")
+    return lines
+
+
+def _cell(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    mean = sum(values) / len(values)
+    spread = f" ({min(values):.1f} to {max(values):.1f}, {len(values)})" if len(values) > 1 else ""
+    return f"{mean:.1f}{spread}"
+
+
+def _settings(rows: Rows) -> list[str]:
+    heads = "| trained | parameters | expected batch | steps | Adam's rate |"
+    lines = [heads, "|---|---|---|---|---|"]
+    for part in dict.fromkeys(row["part"] for row in rows):
+        row = next(row for row in rows if row["part"] == part)
+        numbers = f"{int(row['trained']):,} | {row['batch']} | {row['steps']} | {row['rate']}"
+        lines.append(f"| {PARTS[part]} | {numbers} |")
+    return lines
+
+
+def main() -> None:
+    """Writes the page beside the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    path = parser.parse_args().results
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
