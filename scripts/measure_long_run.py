@@ -17,7 +17,7 @@ from dpjax.data import Dataset, Split
 from dpjax.train import Experiment, Run, train
 
 
-def made_up(rows: int = 10_000, width: int = 8) -> Dataset:
+def made_up(rows: int = 1_000, width: int = 8) -> Dataset:
     """Two classes that a linear model tells apart."""
     rng = np.random.default_rng(0)
 
@@ -44,7 +44,7 @@ def main() -> None:
         {
             "data": {"name": "made_up"},
             "model": {"name": "linear"},
-            "train": {"batch_size": 100, "steps": asked.steps, "chunk": 128},
+            "train": {"batch_size": 10, "steps": asked.steps, "chunk": 16},
             "privacy": {"epsilon": 4.0, "delta": 1e-5},
             "run": {"seed": 0, "evaluate_every": asked.steps // asked.evaluations},
         }

@@ -19,6 +19,9 @@ CLIPS = (0.8, 1e4)
 THEIR_NORM = pytest.mark.filterwarnings(
     "ignore:optax.global_norm is deprecated in favor of optax.tree.norm:DeprecationWarning"
 )
+THEIR_LOOP = pytest.mark.skipif(
+    not hasattr(optax, "microbatching"), reason="jax-privacy loops by a newer optax"
+)
 PARAMS = {"bias": (3,), "kernel": (4, 3), "scale": ()}
 
 
@@ -136,6 +139,7 @@ def regression(seed: int = 4) -> tuple[Any, Any]:
     return params, (jnp.asarray(x), jnp.asarray(y))
 
 
+@THEIR_LOOP
 @THEIR_NORM
 @pytest.mark.parametrize(("clip", "chunk"), [(1.0, None), (0.05, 5)])
 def test_clipping_from_the_loss_is_jax_privacy(clip: float, chunk: int | None) -> None:
@@ -169,6 +173,7 @@ def test_normalising_to_unit_sensitivity_is_jax_privacy() -> None:
     assert theirs.sensitivity() == pytest.approx(1 / 7)
 
 
+@THEIR_LOOP
 @THEIR_NORM
 def test_a_padded_row_is_jax_privacys_padding() -> None:
     clipping = pytest.importorskip("jax_privacy.clipping")
@@ -181,6 +186,7 @@ def test_a_padded_row_is_jax_privacys_padding() -> None:
     assert_same(got, theirs(params, data, is_padding_example=padding))
 
 
+@THEIR_LOOP
 @THEIR_NORM
 def test_a_row_that_is_not_finite_adds_nothing_in_either() -> None:
     clipping = pytest.importorskip("jax_privacy.clipping")

@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from dpjax.data.base import Dataset, Pixels, Split
-from dpjax.data.images import square_images
+from dpjax.data.images import jpeg_images
 from dpjax.data.source import File, Folder, Source
 from dpjax.data.tables import text_lines
 
-__all__ = ["CELEBA_ATTRIBUTES", "CELEBA_MALE", "CELEBA_SMILING", "SIDE"]
+__all__ = ["CELEBA", "CELEBA_FULL", "SHAPE", "SIDE"]
 
 SIDE = 64
-"""The side of an image: the middle 178 x 178 pixels of 178 x 218, resized to 64 x 64."""
+"""The side of a small image: the middle 178 x 178 pixels of 178 x 218, resized to 64 x 64."""
 
+SHAPE = (218, 178)
+"""Height and width of a full image."""
+
+_FULL = "_full"  # how the names of those at full size end
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which the papers do not use.
 # None for all of them at once.
 _ATTRIBUTES = {"celeba_male": "Male", "celeba_smiling": "Smiling", "celeba_attributes": None}
@@ -25,13 +29,15 @@ _COUNT = 40
 def _read(source: Source, folder: Path) -> Dataset:
     images, attributes, parts = (folder / entry.path for entry in source.files)
     part_of = dict(_parts(parts))
-    labels = dict(_labels(attributes, _ATTRIBUTES[source.name]))
+    labels = dict(_labels(attributes, _ATTRIBUTES[source.name.removesuffix(_FULL)]))
+    small = not source.name.endswith(_FULL)
+    height, width = (SIDE, SIDE) if small else SHAPE
     if part_of.keys() != labels.keys():
         raise ValueError(f"{parts}: expected the same images as in {attributes}")
 
     def split(wanted: str) -> Split:
         names = [name for name, part in part_of.items() if part == wanted]
-        x = square_images([images / name for name in names], SIDE)
+        x = jpeg_images([images / name for name in names], height, width, crop=small)
         return Split(x, np.asarray([labels[name] for name in names], np.int32))
 
     half = (0.5, 0.5, 0.5)
@@ -82,10 +88,11 @@ def _image_name(path: Path, number: int, name: str) -> str:
     return name
 
 
-def _source(name: str) -> Source:
+def _source(name: str, full: bool) -> Source:
+    size = "178 x 218, as they are: 21 GB in memory" if full else "the middle square, at 64 x 64"
     return Source(
-        name=name,
-        title=f"CelebA [{_ATTRIBUTES[name] or 'all attributes'}]",
+        name=name + (_FULL if full else ""),
+        title=f"CelebA [{_ATTRIBUTES[name] or 'all attributes'}]" + (", full size" if full else ""),
         folder="celeba",
         examples=(162_770, 19_962),
         classes=_COUNT if _ATTRIBUTES[name] is None else 2,
@@ -96,9 +103,9 @@ def _source(name: str) -> Source:
         ),
         notes="Faces, Liu et al.; non-commercial research, on conditions that you accept at "
         "mmlab.ie.cuhk.edu.hk/projects/CelebA.html; official split without its validation part; "
-        "the middle square, at 64 x 64. Needs Pillow (dpjax[images]).",
+        f"{size}. Needs Pillow (dpjax[images]).",
         read=_read,
     )
 
 
-CELEBA_MALE, CELEBA_SMILING, CELEBA_ATTRIBUTES = (_source(name) for name in _ATTRIBUTES)
+CELEBA, CELEBA_FULL = (tuple(_source(name, full) for name in _ATTRIBUTES) for full in (False, True))

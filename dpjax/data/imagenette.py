@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from dpjax.data.base import Dataset, Pixels, Split
-from dpjax.data.images import square_images
+from dpjax.data.images import jpeg_images
 from dpjax.data.source import Archive, Folder, Source
 
 __all__ = ["IMAGENETTE", "SIDE"]
 
 SIDE = 160
-"""The side of an image; the official 160 pixel version is cropped to it, and not resized."""
+"""The side of an image; the whole image is stretched to it, as in Klause et al.'s program."""
 
 # WordNet id, images to train, images to validate.
 _CLASSES = (
@@ -45,7 +45,7 @@ def _split(source: Source, folder: Path, part: str) -> Split:
         found = entry.images(folder)
         paths += found
         labels += [label] * len(found)
-    return Split(square_images(paths, SIDE), np.asarray(labels, np.int32))
+    return Split(jpeg_images(paths, SIDE, SIDE), np.asarray(labels, np.int32))
 
 
 IMAGENETTE = Source(
@@ -59,7 +59,7 @@ IMAGENETTE = Source(
         *(Folder(f"val/{name}", val) for name, _, val in _CLASSES),
     ),
     notes="Ten classes of ImageNet, fast.ai, second version; the official validation images are "
-    "the test images; the middle square, at 160 x 160. Needs Pillow (dpjax[images]).",
+    "the test images; stretched to 160 x 160. Needs Pillow (dpjax[images]).",
     read=_read,
     archive=Archive(
         "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2-160.tgz",

@@ -1,4 +1,4 @@
-"""JPEG files into one array of square images. Pillow is an optional extra."""
+"""JPEG files into one array of images of one size. Pillow is an optional extra."""
 
 import os
 from collections.abc import Sequence
@@ -7,29 +7,34 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["square_images"]
+__all__ = ["jpeg_images"]
 
 _ROWS = 64  # What a thread does at a time: a task for each image would cost more memory than it.
 
 
-def square_images(paths: Sequence[Path], size: int) -> np.ndarray:
-    """Decodes images, takes the largest square in their middle and resizes it (bilinear).
+def jpeg_images(
+    paths: Sequence[Path], height: int, width: int, *, crop: bool = False
+) -> np.ndarray:
+    """Decodes images and resizes them (bilinear); an image of that size already stays as it is.
 
-    An image whose shorter side is `size` already is only cropped. The array is made once and
-    filled in place, so that no more than one decoded image for each thread lies beside it.
+    The array is made once and filled in place, so that no more than one decoded image for each
+    thread lies beside it.
 
     Args:
         paths: the JPEG files.
-        size: the side of the result, in pixels.
+        height: rows of the result, in pixels.
+        width: columns of the result.
+        crop: whether to take the largest part of that shape in the middle first; otherwise the
+            whole image is stretched.
 
     Returns:
-        uint8 (n, size, size, 3), red, green, blue.
+        uint8 (n, height, width, 3), red, green, blue.
     """
-    out = np.empty((len(paths), size, size, 3), np.uint8)
+    out = np.empty((len(paths), height, width, 3), np.uint8)
 
     def fill(start: int) -> None:
         for row in range(start, min(start + _ROWS, len(paths))):
-            out[row] = _square(paths[row], size)
+            out[row] = _decoded(paths[row], height, width, crop)
 
     # Pillow decodes outside of the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -38,18 +43,24 @@ def square_images(paths: Sequence[Path], size: int) -> np.ndarray:
     return out
 
 
-def _square(path: Path, size: int) -> np.ndarray:
+def _decoded(path: Path, height: int, width: int, crop: bool) -> np.ndarray:
     try:
         from PIL import Image  # noqa: PLC0415
     except ImportError as error:
         raise ImportError("JPEG images need Pillow: pip install dpjax[images]") from error
     try:
         with Image.open(path, formats=("JPEG",)) as image:
-            side = min(image.size)
-            left, top = ((length - side) // 2 for length in image.size)
-            resized = image.convert("RGB").resize(
-                (size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side)
-            )
+            box = _middle(*image.size, width, height) if crop else (0, 0, *image.size)
+            rgb = image.convert("RGB")
+            resized = rgb.resize((width, height), Image.Resampling.BILINEAR, box)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path}: no readable JPEG image ({error})") from error
     return np.asarray(resized)
+
+
+def _middle(columns: int, rows: int, width: int, height: int) -> tuple[int, int, int, int]:
+    """Returns the largest box in the middle with the shape of `width` x `height`."""
+    wide = min(columns, rows * width // height)
+    high = min(rows, columns * height // width)
+    left, top = (columns - wide) // 2, (rows - high) // 2
+    return left, top, left + wide, top + high

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpjax import _checks
 from dpjax.data.ag_news import AG_NEWS, AG_NEWS_SUBSET
-from dpjax.data.celeba import CELEBA_ATTRIBUTES, CELEBA_MALE, CELEBA_SMILING
+from dpjax.data.celeba import CELEBA, CELEBA_FULL
 from dpjax.data.cifar import CIFAR10, CIFAR100
 from dpjax.data.digits import DIGITS
 from dpjax.data.features import CIFAR10_SIMCLR
@@ -23,7 +23,7 @@ DATASETS: dict[str, Source] = {
     source.name: source
     for source in (
         *(DIGITS, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, SVHN, IMAGENETTE),
-        *(CELEBA_MALE, CELEBA_SMILING, CELEBA_ATTRIBUTES, NAMES, AG_NEWS, AG_NEWS_SUBSET),
+        *(*CELEBA, *CELEBA_FULL, NAMES, AG_NEWS, AG_NEWS_SUBSET),
         *(SST2, QNLI, MNLI, MNLI_MISMATCHED, QQP),
         *(MNIST_SCATTERING, FASHION_MNIST_SCATTERING, CIFAR10_SCATTERING, CIFAR10_SIMCLR),
     )

@@ -1,12 +1,10 @@
-"""NFNet-F0 and F1, and the published weights in our names."""
+"""NFNet-F0 and F1."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from dpjax import _checks
@@ -14,7 +12,7 @@ from dpjax.models.pooling import avg_pool
 from dpjax.models.shapes import image_shape
 from dpjax.models.standardised import SqueezeExcite, StandardisedConv, scaled_gelu
 
-__all__ = ["NFNetBlock", "nfnet_f0", "nfnet_f1", "nfnet_from_haiku", "nfnet_from_timm"]
+__all__ = ["NFNetBlock", "nfnet_f0", "nfnet_f1"]
 
 _WIDTHS = (256, 512, 1536, 1536)
 _DEPTHS = {"f0": (1, 2, 6, 3), "f1": (2, 4, 12, 6)}
@@ -173,135 +171,3 @@ def _nfnet(
     group = _checks.integer("group", group, at_least=1)
     depths = _DEPTHS[variant]
     return NFNet(shape, classes, depths=depths, widths=sizes, group=group, rngs=rngs)
-
-
-def nfnet_from_timm(tensors: Mapping[str, np.ndarray], head: bool = False) -> dict[str, np.ndarray]:
-    """Returns the tensors of timm's ``dm_nfnet_f0`` or ``dm_nfnet_f1`` by our paths.
-
-    ``safetensors.numpy.load_file`` reads them from a file; what is returned can be saved with
-    ``numpy.savez`` and given to `dpjax train` as ``model.weights``. Kernels go from (outputs,
-    inputs, height, width) to (height, width, inputs, outputs).
-
-    Args:
-        tensors: timm's, by name.
-        head: whether to keep the classifier; without it, a new one is trained.
-
-    Raises:
-        ValueError: a tensor is not one of an NFNet.
-
-    Example:
-        >>> tensors = {"stages.0.0.conv2b.weight": np.zeros((8, 4, 3, 3))}
-        >>> {name: x.shape for name, x in nfnet_from_timm(tensors).items()}
-        {'blocks/0/conv2b/kernel': (3, 3, 4, 8)}
-    """
-    depths = _stage_depths(tensors)
-    found = {}
-    for name, tensor in tensors.items():
-        path = _timm_path(name, depths)
-        if path.startswith("dense/") and not head:
-            continue
-        found[path] = _ours(path, np.asarray(tensor))
-    return found
-
-
-def _stage_depths(tensors: Mapping[str, np.ndarray]) -> list[int]:
-    places = [re.match(r"stages\.(\d+)\.(\d+)\.", name) for name in tensors]
-    pairs = {(int(match[1]), int(match[2])) for match in places if match}
-    return [
-        sum(stage == own for own, _ in pairs) for stage in range(1 + max(pairs, default=(0,))[0])
-    ]
-
-
-_TIMM_LEAVES = {"weight": "kernel", "gain": "gain", "bias": "bias"}
-_TIMM_LAYERS = {
-    "downsample.conv": "shortcut",
-    "attn_last.fc1": "excite/reduce",
-    "attn_last.fc2": "excite/expand",
-    **{name: name for name in ("conv1", "conv2", "conv2b", "conv3")},
-}
-
-
-def _timm_path(name: str, depths: Sequence[int]) -> str:
-    layer, _, leaf = name.rpartition(".")
-    own = _TIMM_LEAVES.get(leaf, "")
-    if match := re.fullmatch(r"stem\.conv([1-4])", layer):
-        return f"stem/{int(match[1]) - 1}/{own}"
-    if match := re.match(r"stages\.(\d+)\.(\d+)", layer):
-        block = f"blocks/{sum(depths[: int(match[1])]) + int(match[2])}"
-        rest = layer[match.end() + 1 :]
-        if not rest and leaf == "skipinit_gain":
-            return f"{block}/gain"
-        if rest in _TIMM_LAYERS and own:
-            return f"{block}/{_TIMM_LAYERS[rest]}/{own}"
-    if layer in ("final_conv", "head.fc") and own:
-        return f"{'final' if layer == 'final_conv' else 'dense'}/{own}"
-    raise ValueError(f"{name}: expected a tensor of timm's dm_nfnet_f0 or dm_nfnet_f1")
-
-
-def _ours(path: str, tensor: np.ndarray) -> np.ndarray:
-    if "/excite/" in path and tensor.ndim == 4:  # timm has 1x1 convolutions there
-        tensor = tensor[:, :, 0, 0]
-    if path.endswith("kernel"):
-        return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-    return tensor.reshape(-1) if tensor.ndim > 1 else tensor
-
-
-def nfnet_from_haiku(
-    params: Mapping[str, Mapping[str, Any]], head: bool = False
-) -> dict[str, np.ndarray]:
-    """Returns the parameters of DeepMind's NFNets in Haiku by our paths.
-
-    The published files are pickles, which run code when they are read: read them where you trust
-    them, and give the dictionary.
-
-    Args:
-        params: Haiku's: a dictionary of arrays for each module.
-        head: whether to keep the classifier; without it, a new one is trained.
-
-    Raises:
-        ValueError: a module is not one of an NFNet.
-
-    Example:
-        >>> params = {"NFNet/~/nf_block_2/~/conv1b": {"gain": np.ones(8)}}
-        >>> list(nfnet_from_haiku(params))
-        ['blocks/2/conv2b/gain']
-    """
-    return {
-        path: np.asarray(array)
-        for path, array in _haiku_leaves(params)
-        if head or not path.startswith("dense/")
-    }
-
-
-_HAIKU_LAYERS = {
-    "conv0": "conv1",
-    "conv1": "conv2",
-    "conv1b": "conv2b",
-    "conv2": "conv3",
-    "conv_shortcut": "shortcut",
-    "squeeze_excite/~/linear": "excite/reduce",
-    "squeeze_excite/~/linear_1": "excite/expand",
-}
-_HAIKU_LEAVES = {"w": "kernel", "b": "bias", "gain": "gain", "bias": "bias", "skip_gain": "gain"}
-
-
-def _haiku_leaves(params: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for module, leaves in params.items():
-        layer = _haiku_layer(module)
-        for name, array in leaves.items():
-            if name not in _HAIKU_LEAVES:
-                raise ValueError(f"{module}/{name}: expected a parameter of an NFNet")
-            yield f"{layer}/{_HAIKU_LEAVES[name]}", array
-
-
-def _haiku_layer(module: str) -> str:
-    own = module.partition("/~/")[2]
-    if match := re.fullmatch(r"stem_conv([0-3])", own):
-        return f"stem/{match[1]}"
-    if own in ("final_conv", "linear"):
-        return "final" if own == "final_conv" else "dense"
-    match = re.fullmatch(r"nf_block(?:_(\d+))?(?:/~/(.+))?", own)
-    if match and (match[2] is None or match[2] in _HAIKU_LAYERS):
-        block = f"blocks/{match[1] or 0}"
-        return block if match[2] is None else f"{block}/{_HAIKU_LAYERS[match[2]]}"
-    raise ValueError(f"{module}: expected a module of an NFNet")

@@ -1,7 +1,9 @@
 """The five papers' printed numbers, the experiments behind them, and what our runs gave."""
 
+from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds, greedy_search
 from dpjax.papers.outcome import Outcome, outcome_of
-from dpjax.papers.prerequisites import Findings, GreedySearch, Thresholds, TunedNoise, greedy_search
+from dpjax.papers.plateaus import PlateauSearch, plateau_search
+from dpjax.papers.prerequisites import Findings, TunedNoise
 from dpjax.papers.printed_numbers import PAPERS, Cell, cell_named, cells, select, tables
 from dpjax.papers.recipe import SEARCH_SEED, SEEDS, Recipe, SeededRun
 from dpjax.papers.recipes import recipe_of
@@ -17,6 +19,7 @@ __all__ = [
     "Findings",
     "GreedySearch",
     "Outcome",
+    "PlateauSearch",
     "Recipe",
     "RunRecord",
     "SeededRun",
@@ -27,6 +30,7 @@ __all__ = [
     "cells",
     "greedy_search",
     "outcome_of",
+    "plateau_search",
     "recipe_of",
     "run_all",
     "select",

@@ -9,7 +9,8 @@ from dpjax.data import File, Folder, data_directory, source_of
 from dpjax.papers import Cell, SeededRun, Store, recipe_of
 from dpjax.papers.prerequisites import Prerequisite
 from dpjax.papers.recipe import Recipe
-from dpjax.papers.running import pretrained_path
+from dpjax.papers.running import NFNETS, nfnet_path, pretrained_path
+from dpjax.train.config import ModelConfig
 
 __all__ = ["Agenda", "agenda_of", "why_not_here"]
 
@@ -86,16 +87,14 @@ def why_not_here(recipe: Recipe, data_dir: str | None = None, pretrained: str | 
     Args:
         recipe: the recipe.
         data_dir: the folder of the data sets, as `dpjax.data.load` takes it.
-        pretrained: a Hugging Face directory, or a folder of several by their published names.
+        pretrained: a Hugging Face directory, or a folder of published networks by their names.
     """
     if recipe.experiment is None:
         return recipe.obstacle
     reasons = []
     model = recipe.experiment.model
-    if recipe.needs and model.weights is None:
-        here = model.pretrained and pretrained and pretrained_path(model.pretrained, pretrained)
-        if not here:
-            reasons.append(f"needs {recipe.needs}")
+    if recipe.needs and not (pretrained and _published_path(model, pretrained)):
+        reasons.append(f"needs {recipe.needs}")
     source = source_of(recipe.experiment.data.name)
     folder = data_directory(data_dir) / (source.folder or "")
     missing = [entry for entry in source.files if not _is_there(entry, folder)]
@@ -103,6 +102,12 @@ def why_not_here(recipe: Recipe, data_dir: str | None = None, pretrained: str | 
         some = "no" if len(missing) == len(source.files) else "not all"
         reasons.append(f"{source.name}: {some} files at hand")
     return "; ".join(reasons)
+
+
+def _published_path(model: ModelConfig, directory: str) -> Path | None:
+    if model.pretrained is not None:
+        return pretrained_path(model.pretrained, directory)
+    return nfnet_path(model.name, directory) if model.name in NFNETS else None
 
 
 def _is_there(entry: File | Folder, folder: Path) -> bool:

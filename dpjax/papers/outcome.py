@@ -46,13 +46,24 @@ class Outcome:
 
     @cached_property
     def mean(self) -> float | None:
-        """Our number: the mean over the seeds; None without a run."""
-        return float(np.mean(self.numbers)) if self.numbers else None
+        """Our number: the mean over the seeds; None without a run.
+
+        Of times it is the shortest: other work on the machine only adds to them.
+        """
+        if not self.numbers:
+            return None
+        return min(self.numbers) if self._is_time else float(np.mean(self.numbers))
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation over the seeds, of a sample; None for fewer than two."""
-        return float(np.std(self.numbers, ddof=1)) if len(self.numbers) > 1 else None
+        """The standard deviation over the seeds, of a sample; None for fewer than two, or times."""
+        if len(self.numbers) < 2 or self._is_time:
+            return None
+        return float(np.std(self.numbers, ddof=1))
+
+    @property
+    def _is_time(self) -> bool:
+        return self.cell.metric == "seconds"
 
     @property
     def ours(self) -> float | None:

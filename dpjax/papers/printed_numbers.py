@@ -55,9 +55,9 @@ _AG_NEWS_SUBSET = 38_659  # of its 120,000 training examples; the data set's own
 _DATA = {
     "AG News": "ag_news",
     "CIFAR-10": "cifar10",
-    "CelebA[Male]": "celeba_male",
-    "CelebA[Smiling]": "celeba_smiling",
-    "CelebA multi-label": "celeba_attributes",
+    "CelebA[Male]": "celeba_male_full",
+    "CelebA[Smiling]": "celeba_smiling_full",
+    "CelebA multi-label": "celeba_attributes_full",
     "MNLI-m": "mnli",
     "MNLI-mm": "mnli_mm",
 }
@@ -160,24 +160,29 @@ def cell_named(name: str) -> Cell:
     return known[name]
 
 
-def select(table: str, rows: Sequence[str] = ()) -> list[Cell]:
-    """Returns the cells of a table whose names have all of the given parts.
+def select(name: str, rows: Sequence[str] = ()) -> list[Cell]:
+    """Returns the cells of a table whose names have all of the given parts, or one cell.
 
     Args:
-        table: the table's name, as "dc-sgd/IV".
+        name: a table's name, as "dc-sgd/IV", or a cell's, as "dc-sgd/IV/mnist/cnn/2/dp-sgd".
         rows: parts of names between slashes, such as "mnist" or "2"; parts joined by commas are
             alternatives.
 
     >>> [cell.method for cell in select("dc-sgd/IV", ["mnist", "2", "dp-sgd,du"])]
     ['DP-SGD', 'Du']
+    >>> [cell.method for cell in select("dc-sgd/IV/mnist/cnn/2/du")]
+    ['Du']
     """
     known = tables()
-    if table not in known:
-        raise ValueError(f"table = {table!r}: {_checks.nearest(table, known)}")
-    chosen = known[table]
+    if name in known:
+        chosen = known[name]
+    elif name.count("/") > 1:
+        chosen = [cell_named(name)]
+    else:
+        raise ValueError(f"table = {name!r}: {_checks.nearest(name, known)}")
+    parts = {part for cell in chosen for part in _parts(cell)}
     for row in rows:
         wanted = set(row.split(","))
-        parts = {part for cell in known[table] for part in _parts(cell)}
         for part in sorted(wanted - parts):
             raise ValueError(f"rows = {part!r}: {_checks.nearest(part, parts)}")
         chosen = [cell for cell in chosen if wanted & _parts(cell)]

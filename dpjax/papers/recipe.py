@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from dpjax.papers.prerequisites import Prerequisite
 from dpjax.train import Experiment
@@ -16,7 +15,7 @@ SEARCH_SEED = 0
 SEEDS = 3
 """How many seeds a reported number has: 1, 2, ..."""
 
-Override = Mapping[str, Any]
+Override = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Recipe:
             papers.
         paper_grid: the values that the paper tries, if it lists them.
         sound: for a method without a guarantee, the sound one at the same noise.
-        waits_for: a prerequisite that is not known yet: thresholds from public data, or the noise
-            that a tuning budget leaves. Until then `experiment` is a placeholder.
+        waits_for: a prerequisite that is not known yet: a search on public data, or the noise that
+            a tuning budget leaves. Until then `experiment` is a placeholder.
         obstacle: why there is no run.
         computed: the number itself where a formula gives it, and no run is needed.
         needs: what is required besides data sets: pre-trained weights. ``model.pretrained`` of the
@@ -68,7 +67,7 @@ class Recipe:
     experiment: Experiment | None
     grid: tuple[Override, ...] = ()
     searched: Experiment | None = None
-    paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    paper_grid: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     sound: Experiment | None = None
     waits_for: Prerequisite | None = None
     obstacle: str = ""

@@ -7,14 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from dpjax.data import Dataset
+from dpjax.models.nfnet_weights import read_nfnet
 from dpjax.papers.recipe import SeededRun
 from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
-from dpjax.train import load_dataset, train
+from dpjax.train import Experiment, load_dataset, train
 from dpjax.train.identity import environment
 
-__all__ = ["pretrained_path", "run_all"]
+__all__ = ["NFNETS", "nfnet_path", "pretrained_path", "run_all"]
+
+NFNETS = ("nfnet_f0", "nfnet_f1")
+"""The networks whose published weights are one file, and no Hugging Face directory."""
 
 _BYTES_PER_RUN = 2 * 2**30  # a small network with its data and its compiled program
 _loaded: dict[str, Dataset] = {}
@@ -36,7 +43,7 @@ def run_all(
         data_dir: as `dpjax.data.load` takes it.
         workers: how many at once; None for as many as there are cores, and memory for them.
         say: called with a line for each run that ends.
-        pretrained: where pre-trained networks lie, as `pretrained_path` takes it.
+        pretrained: where pre-trained networks lie, as `pretrained_path` and `nfnet_path` take it.
     """
     different = {run.key: run for run in runs}
     todo = [run for key, run in different.items() if key not in store.records]
@@ -107,6 +114,40 @@ def pretrained_path(name: str, directory: str) -> Path | None:
     return None
 
 
+def nfnet_path(model: str, directory: str) -> Path | None:
+    """Returns the file of a published NFNet's weights, by timm's or DeepMind's name for it.
+
+    Args:
+        model: "nfnet_f0" or "nfnet_f1".
+        directory: where it lies.
+
+    Returns:
+        The file, as `dpjax.models.nfnet_weights.read_nfnet` takes it; None if there is none.
+    """
+    variant = model.rpartition("_")[2].upper()
+    names = (f"dm_{model}/model.safetensors", f"dm_{model}.safetensors", f"{variant}_haiku.npz")
+    return next((path for name in names if (path := Path(directory) / name).is_file()), None)
+
+
+def _with_published(experiment: Experiment, directory: str, store: Store) -> Experiment:
+    """Returns an experiment that starts from a directory's published weights, if it has any."""
+    model = experiment.model
+    if model.pretrained is not None:
+        here = pretrained_path(model.pretrained, directory) or model.pretrained
+        return experiment.set("model.pretrained", str(here))
+    file = nfnet_path(model.name, directory) if model.name in NFNETS else None
+    if file is None:
+        return experiment
+    converted = store.path / "work" / f"{model.name}.npz"
+    if not converted.exists():
+        converted.parent.mkdir(parents=True, exist_ok=True)
+        partial = converted.with_name(f"{model.name}-{os.getpid()}.npz")
+        arrays: dict[str, Any] = dict(read_nfnet(file))
+        np.savez(partial, **arrays)
+        partial.replace(converted)  # another worker may be converting it too
+    return experiment.set("model.weights", str(converted))
+
+
 def _workers() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), memory // _BYTES_PER_RUN))
@@ -124,15 +165,13 @@ def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
 def _trained(
     run: SeededRun, path: Path, data_dir: str | None, pretrained: str | None = None
 ) -> tuple[RunRecord, list[CurvePoint]]:
-    experiment, published = run.seeded, run.experiment.model.pretrained
-    if published is not None and pretrained is not None:
-        here = pretrained_path(published, pretrained) or published
-        experiment = experiment.set("model.pretrained", str(here))
-    name = f"{experiment.data} {published}"
+    experiment, store = run.seeded, Store(path)
+    if pretrained is not None:
+        experiment = _with_published(experiment, pretrained, store)
+    name = f"{experiment.data} {experiment.model.pretrained}"
     if name not in _loaded:
         _loaded.clear()  # one data set at a time
         _loaded[name] = load_dataset(experiment, data_dir)
-    store = Store(path)
     folder = store.work(run)
     if folder.exists and folder.identity().environment != environment():
         store.discard_work(run)  # begun under other versions, so it cannot be resumed

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from dpjax import _json, noise
 from dpjax.accounting import Ledger
-from dpjax.papers.prerequisites import Findings, GreedySearch, Prerequisite, Thresholds
+from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
+from dpjax.papers.plateaus import PlateauSearch
+from dpjax.papers.prerequisites import Findings, Prerequisite
 from dpjax.papers.recipe import Override, Recipe, SeededRun
 from dpjax.train.folder import RunFolder, write_atomically
 
@@ -208,12 +210,14 @@ class Store:
 
     @cached_property
     def findings(self) -> Findings:
-        """The thresholds and noises that were found."""
-        thresholds, noises = {}, {}
+        """The results of the prerequisites that were found."""
+        thresholds, noises, plateaus = {}, {}, {}
         with self._as_written("findings.jsonl"):
             for line in self._lines("findings.jsonl"):
                 if "noise" in line:
                     noises[line["key"]] = line["noise"]
+                elif "epochs" in line:
+                    plateaus[line["key"]] = tuple(line["epochs"])
                 else:
                     thresholds[line["key"]] = Thresholds(
                         tuple(line["thresholds"]),
@@ -221,7 +225,7 @@ class Store:
                         int(line["trials"]),
                         tuple(line["first"]),
                     )
-        return Findings(thresholds, noises)
+        return Findings(thresholds, noises, plateaus)
 
     def add(self, run: SeededRun, record: RunRecord, points: Sequence[CurvePoint]) -> None:
         """Adds a finished run, unless the store already has it."""
@@ -238,7 +242,9 @@ class Store:
         self._append("runs.csv", names, [record.to_row()])
         self._forget()
 
-    def add_finding(self, wanted: Prerequisite, found: Thresholds | float) -> None:
+    def add_finding(
+        self, wanted: Prerequisite, found: Thresholds | tuple[int, ...] | float
+    ) -> None:
         """Adds the result of a prerequisite, together with what was searched."""
         line: dict[str, Any] = {"key": wanted.key}
         plain = wanted.experiment.to_plain()
@@ -246,6 +252,10 @@ class Store:
         if isinstance(wanted, GreedySearch) and isinstance(found, Thresholds):
             numbers = {"start": wanted.start, "step": wanted.step, "fall": wanted.fall}
             line |= {**found._asdict(), **numbers, "repeats": wanted.repeats}
+            line["noise_definition"] = noise.DEFINITION
+        elif isinstance(wanted, PlateauSearch):
+            numbers = {"factor": wanted.factor, "patience": wanted.patience}
+            line |= {"epochs": found, **numbers, "threshold": wanted.threshold}
             line["noise_definition"] = noise.DEFINITION
         elif not isinstance(wanted, GreedySearch):
             line |= {"noise": found, "way": wanted.way, "candidates": wanted.candidates}

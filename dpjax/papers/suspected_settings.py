@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dpjax.papers.printed_numbers import cell_named
 from dpjax.papers.recipe import SEEDS, SeededRun
@@ -24,7 +23,7 @@ class SuspectedSetting:
     """
 
     cell: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     suspicion: str
     fitted: bool = False
 

@@ -255,7 +255,7 @@ def _call(where: str, function: Callable[..., Any], arguments: Mapping[str, Any]
     for key, value in arguments.items():
         if key not in parameters:
             raise ValueError(f"{where}.{key}: unknown; {_checks.nearest(key, parameters)}")
-        if isinstance(value, str):
+        if isinstance(value, str) and parameters[key].annotation is not str:
             raise TypeError(f"{where}.{key} = {value!r}: expected a number, a flag or a list")
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in arguments:

@@ -90,6 +90,15 @@ def test_run_of_what_is_done_only_shows_it(store, tmp_path, capsys):
     assert outcome_of(cell_named(CELL), store).deviation == pytest.approx(0.5**0.5, rel=1e-6)
 
 
+def test_a_single_cell_is_run_by_its_name(store, tmp_path, capsys):
+    pretend_files(tmp_path / "data", "mnist")
+    asked = ["papers", "run", CELL, "--seeds", "2", "--store", str(store.path)]
+    assert main([*asked, "--data-dir", str(tmp_path / "data")]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["cell", "printed", "ours", "sd", "difference", "seeds"]
+    assert row.split() == [CELL, "98.11", "97.50", "0.71", "-0.61", "2"]
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -98,6 +107,8 @@ def test_run_of_what_is_done_only_shows_it(store, tmp_path, capsys):
         (["plan", "psasc/III", "--seeds", "0"], "--seeds 0: expected at least 1"),
         (["run", "psasc/III", "--workers", "0"], "--workers 0: expected at least 1"),
         (["config", "psasc"], "cell = 'psasc'"),
+        (["run", f"{CELL}k"], f"did you mean '{CELL}'"),
+        (["explain", "lin/2/mnist/cnn-b1/2.93/yuu"], "did you mean 'lin/2/mnist/cnn-b1/2.93/yu'"),
     ],
 )
 def test_what_is_wrong_is_refused_in_a_sentence(asked, message, capsys):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data.images import square_images
+from dpjax.data.images import jpeg_images
 from tests.data.official import images, make_official, same
 
 
@@ -35,22 +35,35 @@ def test_an_image_of_the_right_size_is_only_cropped(pillow, tmp_path):
     for height, width in ((40, 40), (40, 61), (70, 40)):
         stored = save_jpeg(tmp_path / "x.jpg", images(5, height, width, 3))
         top, left = (height - 40) // 2, (width - 40) // 2
-        found = square_images([tmp_path / "x.jpg"], 40)
+        found = jpeg_images([tmp_path / "x.jpg"], 40, 40, crop=True)
         np.testing.assert_array_equal(found[0], stored[top : top + 40, left : left + 40])
 
 
 def test_a_larger_image_is_averaged_down(pillow, tmp_path):
     stored = save_jpeg(tmp_path / "x.jpg", smooth(128, 64)).astype(float)
-    found = square_images([tmp_path / "x.jpg"], 16)[0].astype(float)
+    found = jpeg_images([tmp_path / "x.jpg"], 16, 16, crop=True)[0].astype(float)
     means = stored[32:96].reshape(16, 4, 16, 4, 3).mean((1, 3))
     # Away from the border, a symmetric average of a gradient is its value in the middle.
     np.testing.assert_allclose(found[2:-2, 2:-2], means[2:-2, 2:-2], atol=2)
 
 
+def test_without_a_crop_the_whole_image_is_stretched(pillow, tmp_path):
+    stored = save_jpeg(tmp_path / "x.jpg", smooth(128, 64)).astype(float)
+    found = jpeg_images([tmp_path / "x.jpg"], 16, 32)[0].astype(float)
+    means = stored.reshape(16, 8, 32, 2, 3).mean((1, 3))
+    np.testing.assert_allclose(found[2:-2, 2:-2], means[2:-2, 2:-2], atol=2)
+
+
+def test_a_crop_has_the_shape_of_the_result(pillow, tmp_path):
+    stored = save_jpeg(tmp_path / "x.jpg", images(6, 61, 40, 3))
+    found = jpeg_images([tmp_path / "x.jpg"], 20, 40, crop=True)
+    np.testing.assert_array_equal(found[0], stored[20:40])
+
+
 def test_grey_and_cmyk_images_become_rgb(pillow, tmp_path):
     for mode in ("L", "CMYK"):
         save_jpeg(tmp_path / "x.jpg", smooth(8, 8), mode)
-        assert square_images([tmp_path / "x.jpg"], 8).shape == (1, 8, 8, 3)
+        assert jpeg_images([tmp_path / "x.jpg"], 8, 8).shape == (1, 8, 8, 3)
 
 
 def write_imagenette(folder):
@@ -61,8 +74,7 @@ def write_imagenette(folder):
         for part, count in (("train", label + 1), ("val", 1)):
             for number in range(count):
                 path = folder / part / wnid / f"{wnid}_{number}.JPEG"
-                array = images(7 * label + number, 160, 160 + label, 3)
-                found = save_jpeg(path, array)[:, label // 2 : label // 2 + 160]
+                found = save_jpeg(path, images(7 * label + number, 160, 160, 3))
                 stored[part].append((found, label))
     return stored
 
@@ -100,15 +112,15 @@ def test_damaged_jpegs(pillow, tmp_path):
     for content in (b"", whole[: len(whole) // 2], b"GIF89a", (tmp_path / "x.png").read_bytes()):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"x\.jpg: no readable JPEG image"):
-            square_images([path], 8)
+            jpeg_images([path], 8, 8)
     with pytest.raises(ValueError, match=r"gone\.jpg: no readable JPEG image"):
-        square_images([tmp_path / "gone.jpg"], 8)
+        jpeg_images([tmp_path / "gone.jpg"], 8, 8)
 
 
 def test_without_pillow_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"pip install dpjax\[images\]"):
-        square_images([tmp_path / "x.jpg"], 8)
+        jpeg_images([tmp_path / "x.jpg"], 8, 8)
 
 
 NAMES = [f"{number:06}.jpg" for number in range(1, 7)]
@@ -140,6 +152,16 @@ def test_celeba(monkeypatch, pillow, tmp_path, name, train, test):
         colours = np.stack([stored[NAMES[row]] for row in rows])
         same(split, np.broadcast_to(colours[:, None, None], (len(rows), 64, 64, 3)), labels)
     assert loaded.classes == 2
+
+
+def test_celeba_at_full_size_is_as_stored(monkeypatch, pillow, tmp_path):
+    write_celeba(tmp_path / "celeba")
+    stored = save_jpeg(tmp_path / "celeba" / "img_align_celeba" / NAMES[0], smooth(218, 178))
+    make_official(monkeypatch, "celeba_male_full", tmp_path / "celeba", 3, 2)
+    loaded = data.load("celeba_male_full", tmp_path)
+    assert loaded.shape == (218, 178, 3)
+    np.testing.assert_array_equal(loaded.train.x[0], stored)
+    np.testing.assert_array_equal(loaded.train.y, [0, 1, 0])
 
 
 def test_celeba_with_all_labels_at_once(monkeypatch, pillow, tmp_path):

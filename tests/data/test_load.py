@@ -15,6 +15,7 @@ SPLITS = (
     (images(0, 3, 28, 28), np.array([1, 2, 3])),
     (images(1, 2, 28, 28), np.array([4, 5])),
 )
+CELEBA = ("male", "smiling", "attributes")
 FIRST = "train-images-idx3-ubyte.gz"
 
 
@@ -123,7 +124,7 @@ def test_digits_are_the_public_ones_in_their_public_order():
 
 
 def test_every_source_is_complete():
-    assert len(DATASETS) == 22
+    assert len(DATASETS) == 25
     for name, source in DATASETS.items():
         assert (source.name, source.notes[-1]) == (name, ".")
         assert all(getattr(source, field.name) != "" for field in fields(source))
@@ -135,8 +136,8 @@ def test_every_source_is_complete():
                 assert len(digits) == {"md5": 32, "sha1": 40, "sha256": 64, "none": 0}[algorithm]
         assert all(address.startswith("http") for address in source.addresses)
     assert {name for name, source in DATASETS.items() if not source.addresses} == {
-        *("digits", "celeba_male", "celeba_smiling", "celeba_attributes", "ag_news_subset"),
-        "cifar10_simclr",
+        *(f"celeba_{what}{size}" for what in CELEBA for size in ("", "_full")),
+        *("digits", "ag_news_subset", "cifar10_simclr"),
     }
 
 

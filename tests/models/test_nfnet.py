@@ -1,13 +1,18 @@
 """NFNet: the published files by our names, and the forward pass of a block."""
 
+import pickle
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import save_file
 
 from dpjax.models import build
-from dpjax.models.nfnet import NFNetBlock, nfnet_from_haiku, nfnet_from_timm
+from dpjax.models.nfnet import NFNetBlock
+from dpjax.models.nfnet_weights import nfnet_from_haiku, nfnet_from_timm, read_nfnet
 from tests.models import reference as ref
 from tests.models.helpers import random_like
 
@@ -83,9 +88,8 @@ def test_every_tensor_of_timm_has_its_place():
         nfnet_from_timm({"stages.0.0.bn1.weight": np.zeros(3)})
 
 
-def test_every_module_of_haiku_has_its_place():
-    """Haiku numbers blocks through all stages, and has (height, width, inputs, outputs)."""
-    ours = flat(jax.eval_shape(network().init, jax.random.key(0)))
+def haiku_params(ours):
+    """Parameters of the names and shapes of DeepMind's NFNet-F0, with our widths."""
     names = {"kernel": "w", "gain": "gain", "bias": "bias"}
     layers = dict(zip(LAYERS, ("conv0", "conv1", "conv1b", "conv2"), strict=True))
     layers |= {"shortcut": "conv_shortcut"}
@@ -107,11 +111,73 @@ def test_every_module_of_haiku_has_its_place():
                 name = {"kernel": "w", "bias": "b"}[rest[3]]
             else:
                 module, name = f"{module}/~/{layers[rest[1]]}", names[rest[2]]
-        params.setdefault(module, {})[name] = np.zeros(leaf.shape, np.float32)
-    found = nfnet_from_haiku(params, head=True)
+        params.setdefault(module, {})[name] = RNG.normal(size=leaf.shape).astype(np.float32)
+    return params
+
+
+def test_every_module_of_haiku_has_its_place():
+    """Haiku numbers blocks through all stages, and has (height, width, inputs, outputs)."""
+    ours = flat(jax.eval_shape(network().init, jax.random.key(0)))
+    found = nfnet_from_haiku(haiku_params(ours), head=True)
     assert {name: x.shape for name, x in found.items()} == {n: x.shape for n, x in ours.items()}
     with pytest.raises(ValueError, match=r"NFNet/~/batch_norm: expected a module"):
         nfnet_from_haiku({"NFNet/~/batch_norm": {}})
+
+
+def test_files_are_read_by_what_they_are(tmp_path):
+    tensors = timm_tensors()
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = read_nfnet(tmp_path / "model.safetensors")
+    expected = nfnet_from_timm(tensors)
+    assert found.keys() == expected.keys()
+    np.testing.assert_array_equal(found["final/kernel"], expected["final/kernel"])
+    params = haiku_params(flat(jax.eval_shape(network().init, jax.random.key(0))))
+    (tmp_path / "F0_haiku.npz").write_bytes(pickle.dumps(params))  # published under this name
+    found = read_nfnet(tmp_path / "F0_haiku.npz", head=True)
+    assert found.keys() == nfnet_from_haiku(params, head=True).keys()
+    np.testing.assert_array_equal(found["dense/kernel"], params["NFNet/~/linear"]["w"])
+
+
+class Hostile:
+    """A pickle that makes a directory when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected a pickle of arrays"),
+        (b"PK\x03\x04", "expected a pickle of arrays"),
+        (pickle.dumps([1, 2]), "expected a dictionary of arrays for each Haiku module"),
+        (pickle.dumps({"NFNet/~/linear": 3}), "expected a dictionary of arrays"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, message):
+    path = tmp_path / "F0_haiku.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_nfnet(path)
+
+
+def test_a_pickle_that_runs_code_is_refused_before_it_runs(tmp_path):
+    path, made = tmp_path / "F0_haiku.npz", tmp_path / "made"
+    path.write_bytes(pickle.dumps({"NFNet/~/linear": Hostile(made)}))
+    with pytest.raises(ValueError, match="is no array or dictionary"):
+        read_nfnet(path)
+    assert not made.exists()
+    pickle.loads(path.read_bytes())  # it would have run
+    assert made.exists()
+
+
+def test_damaged_safetensors_are_refused(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"\x10" * 30)
+    with pytest.raises(ValueError, match=r"model.safetensors: expected safetensors"):
+        read_nfnet(tmp_path / "model.safetensors")
 
 
 def test_a_block_against_numpy():

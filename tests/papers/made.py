@@ -14,8 +14,8 @@ SHAPES = {
     "cifar100": ((32, 32, 3), 100, None),
     "svhn": ((32, 32, 3), 10, None),
     "imagenette": ((64, 64, 3), 10, None),
-    "celeba_male": ((64, 64, 3), 2, None),
-    "celeba_smiling": ((64, 64, 3), 2, None),
+    "celeba_male_full": ((64, 52, 3), 2, None),
+    "celeba_smiling_full": ((64, 52, 3), 2, None),
     "names": ((19,), 18, 58),
     "ag_news_subset": ((32,), 4, 1000),
     "qnli": ((16,), 2, 1000),
@@ -24,7 +24,7 @@ SHAPES = {
     "mnli_mm": ((16,), 3, 1000),
     "qqp": ((16,), 2, 1000),
     "cifar10_simclr": ((64,), 10, None),
-    "celeba_attributes": ((64, 64, 3), 40, None),
+    "celeba_attributes_full": ((64, 52, 3), 40, None),
 }
 
 
@@ -43,7 +43,7 @@ def made(name: str, size: int = 12) -> Dataset:
     rng = np.random.default_rng(0)
 
     def split(count: int) -> Split:
-        several = name == "celeba_attributes"
+        several = name == "celeba_attributes_full"
         top, size = (2, (count, classes)) if several else (classes, (count,))
         y = rng.integers(0, top, size).astype(np.int32)
         if vocabulary is not None:

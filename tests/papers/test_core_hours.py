@@ -13,7 +13,7 @@ from dpjax.papers.core_hours import (
     is_measured,
     network_of,
 )
-from dpjax.papers.prerequisites import GreedySearch
+from dpjax.papers.greedy_thresholds import GreedySearch
 from dpjax.train import Experiment
 
 DP_SGD = "dc-sgd/IV/mnist/cnn/2/dp-sgd"

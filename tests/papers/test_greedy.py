@@ -7,7 +7,7 @@ import pytest
 
 from dpjax import data
 from dpjax.papers import GreedySearch, Thresholds, greedy_search
-from dpjax.papers.prerequisites import _best_of_epoch
+from dpjax.papers.greedy_thresholds import _best_of_epoch
 from dpjax.train import Experiment, TrainState, build_program, build_runner, member_key, root_key
 
 

@@ -6,7 +6,7 @@ from dpjax.data import source_of
 from dpjax.papers import cell_named, recipe_of
 from dpjax.papers.agenda import why_not_here
 from dpjax.papers.prerequisites import Findings
-from dpjax.papers.running import pretrained_path
+from dpjax.papers.running import nfnet_path, pretrained_path
 
 
 def experiment_of(name):
@@ -39,3 +39,17 @@ def test_a_directory_is_found_by_its_published_name_or_given(tmp_path):
         assert pretrained_path("roberta-base", str(given)) == folder
         assert why_not_here(recipe, nowhere, str(given)).startswith("sst2: no")
     assert pretrained_path("roberta-base", str(tmp_path)) is None
+
+
+def test_an_nfnet_is_found_by_its_published_file(tmp_path):
+    recipe = recipe_of(cell_named("auto-dp/3/cifar10/nfnet-f0-pretrained/2/sigma1.0134/dp-sgd"))
+    nowhere = str(tmp_path / "data")
+    needs = "needs pre-trained NFNet weights; cifar10: no"
+    assert why_not_here(recipe, nowhere, str(tmp_path)).startswith(needs)
+    for name in ("F0_haiku.npz", "dm_nfnet_f0.safetensors", "dm_nfnet_f0/model.safetensors"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        assert nfnet_path("nfnet_f0", str(tmp_path)) == path  # the last one comes first
+        assert why_not_here(recipe, nowhere, str(tmp_path)).startswith("cifar10: no")
+    assert nfnet_path("nfnet_f1", str(tmp_path)) is None

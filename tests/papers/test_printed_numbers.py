@@ -129,15 +129,15 @@ def test_tables_are_chosen_by_parts_of_names():
 
 
 @pytest.mark.parametrize(
-    ("table", "rows", "message"),
+    ("name", "rows", "message"),
     [
         ("dc-sgd/IVa", [], "did you mean 'dc-sgd/IV'"),
         ("dc-sgd/IV", ["mnits"], "rows = 'mnits': did you mean 'mnist'"),
     ],
 )
-def test_unknown_names_are_refused(table, rows, message):
+def test_unknown_names_are_refused(name, rows, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        select(table, rows)
+        select(name, rows)
 
 
 def test_an_unknown_cell_is_refused_with_the_nearest_few():

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import optax
 import pytest
 from scipy.stats import norm
 
@@ -203,3 +204,15 @@ def test_lins_thresholds_are_those_of_table_d1():
         assert recipe_of(cell).experiment.method[name] == value
     upside_down = recipe_of(cell_named("lin/2/mnist/cnn-b1/4.5/papernot")).experiment
     assert upside_down.method["threshold"] == 0.6
+
+
+def test_cyclic_rates_are_pytorchs_triangles():
+    """CyclicLR: 2,000 steps up and 2,000 down between the two rates; 93,750 steps in all."""
+    cell = cell_named("auto-dp/11/mnist/custom-cnn/sigma2.8/auto-dp-l-cycliclr")
+    table = dict(recipe_of(cell).experiment.optimizer.learning_rate)
+    assert table.pop("name") == "piecewise_interpolate_schedule"
+    turns = {int(step): scale for step, scale in table.pop("boundaries_and_scales").items()}
+    rate = optax.piecewise_interpolate_schedule(**table, boundaries_and_scales=turns)
+    steps = np.array([0, 500, 2000, 3000, 4000, 4500, 92_000, 93_749])
+    way = 1 - np.abs(steps / 2000 % 2 - 1)  # 0 at the lower rate, 1 at the upper one
+    np.testing.assert_allclose([float(rate(t)) for t in steps], 1e-4 + 9e-4 * way, rtol=1e-4)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpjax.cli.html import html_page
 from dpjax.cli.papers import report as command
 from dpjax.papers import (
     RunRecord,
@@ -19,7 +20,6 @@ from dpjax.papers import (
     outcome_of,
     recipe_of,
 )
-from dpjax.papers.report import html_page
 from dpjax.papers.report import report as pages_of
 from dpjax.papers.report.claims import CLAIMS, PaperClaim
 from dpjax.papers.report.missing_cells import missing_cells
@@ -83,6 +83,14 @@ def store(tmp_path):
     add_cell(store, DU, (0.9701,), (0.91, 0.92, 0.95, 0.93))
     add_cell(store, DC_SGD_E, (0.9411, 0.9432, 0.9405))
     return store
+
+
+def test_a_time_is_the_shortest_of_the_seeds(tmp_path):
+    store, cell = Store(tmp_path), cell_named("dc-sgd/I/mnist/cnn/dc-sgd-e/seconds")
+    for run, seconds in zip(recipe_of(cell).results({}, 3), (310.0, 95.5, 101.0), strict=True):
+        add(store, run, 0.95, seconds=seconds)
+    outcome = outcome_of(cell, store)
+    assert (outcome.mean, outcome.deviation) == (95.5, None)
 
 
 def test_a_row_is_the_mean_and_the_spread_of_its_seeds(store):

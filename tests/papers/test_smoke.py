@@ -40,7 +40,7 @@ def distinct():
             if experiment is not None:
                 chosen = experiment.with_values(recipe.only_choice)
                 name = f"{experiment.model.name}-{experiment.method['name']}"
-                name += "-labels" if cell.data == "celeba_attributes" else ""
+                name += "-labels" if cell.data == "celeba_attributes_full" else ""
                 found.setdefault(name, chosen)
     return found
 

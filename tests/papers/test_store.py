@@ -160,8 +160,8 @@ def test_a_run_that_was_begun_under_other_versions_is_begun_again(tmp_path, monk
         stop_after(patch, 3)
         with pytest.raises(Killed):
             train(run.seeded, data.load("digits"), store.work(run).path)
-    assert store.work(run).identity().environment.jax == "0.0.1"
+    assert store.work(run).identity().environment["jax"] == "0.0.1"
     record, _ = _trained(run, tmp_path, None)
     assert record.steps == 4
-    assert store.work(run).identity().environment.jax == jax.__version__
+    assert store.work(run).identity().environment["jax"] == jax.__version__
     assert len(store.work(run).read_ledger().entries) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpjax.papers import RunRecord, Store, cell_named, outcome_of, recipe_of
-from dpjax.papers.report.suspicions import suspicions
+from dpjax.papers.report.suspicions import far_from_print, suspicions
 from dpjax.papers.suspected_settings import SUSPECTED_SETTINGS, SuspectedSetting
 
 AUTO_CLIP = "dc-sgd/VIII/mnist/cnn/2/autoclip"
@@ -53,3 +53,53 @@ def test_a_suspicion_that_fixes_the_choice_waits_for_none(tmp_path):
     assert {run.experiment.model.name for run in runs} == {"small_cnn"}
     stored = Store(Path(__file__).parents[2] / "docs" / "results").records
     assert all(run.key in stored for run in runs)
+
+
+def test_far_from_print_counts_distinct_experiments_and_what_explains_them(tmp_path):
+    store, cell = Store(tmp_path), cell_named(AUTO_CLIP)  # printed 96.83
+    near = cell_named("dc-sgd/VIII/mnist/cnn/1/autoclip")
+    runs = [recipe_of(each).results({}, 1)[0] for each in (cell, near)]
+    store.add(runs[0], record(runs[0], 0.9483), [])
+    store.add(runs[1], record(runs[1], near.value / 100), [])
+
+    def page():
+        return far_from_print([outcome_of(each, store) for each in (cell, near)], store)
+
+    row = f"| [{AUTO_CLIP}](dc-sgd.md) | 96.83 | 94.83 | -2.00 | 1 |"
+    assert f"{row} nothing yet |  | no |" in page()
+    lecun, channels, *_ = (each for each in SUSPECTED_SETTINGS if each.cell == AUTO_CLIP)
+    for each, accuracy in ((lecun, 0.9503), (channels, 0.9571)):
+        run = each.run(store)
+        store.add(run, record(run, accuracy), [])
+    assert f"{row} {channels.changed} | 95.71 | no |" in page()  # the nearer one, 1.12 away
+    assert "1 distinct experiment more than a point from print; a run explains 0 of" in page()
+    third = [each for each in SUSPECTED_SETTINGS if each.cell == AUTO_CLIP][2]
+    run = third.run(store)
+    store.add(run, record(run, 0.9590), [])
+    assert f"{row} {third.changed} | 95.90 | yes |" in page()
+    assert near.name not in page()
+
+
+def test_a_fit_explains_nothing(tmp_path):
+    store = Store(tmp_path)
+    fit = next(each for each in SUSPECTED_SETTINGS if each.fitted and "abadi" in each.cell)
+    cell = cell_named(fit.cell)
+    own, changed = recipe_of(cell).results({}, 1)[0], fit.run(store)
+    store.add(own, record(own, 0.9), [])
+    store.add(changed, record(changed, cell.value / 100), [])
+    assert "| nothing yet |  | no |" in far_from_print([outcome_of(cell, store)], store)
+
+
+def test_what_explains_one_method_must_explain_the_others_of_its_table(tmp_path):
+    store = Store(tmp_path)
+    own = [e for e in SUSPECTED_SETTINGS if "model.hidden" in e.values and e.cell[-6:] != "-sgd-p"]
+    names = [each.cell for each in own if recipe_of(cell_named(each.cell)).candidates() == []]
+    assert len(names) == 2  # DC-SGD-E and AutoClip: nothing is chosen for them
+    for name, moved in zip(names, (0.0, 0.05), strict=True):
+        cell, suspected = cell_named(name), next(each for each in own if each.cell == name)
+        run, changed = recipe_of(cell).results({}, 1)[0], suspected.run(store)
+        store.add(run, record(run, cell.value / 100 + 0.08), [])
+        store.add(changed, record(changed, cell.value / 100 + moved), [])
+    page = far_from_print([outcome_of(cell_named(name), store) for name in names], store)
+    assert "| no: other methods keep theirs |" in page
+    assert "| yes |" not in page

@@ -256,3 +256,6 @@ def test_schedules_end_with_the_run_unless_they_say_otherwise():
     stairs = {"name": "piecewise_constant_schedule", "init_value": 1.0}
     stairs["boundaries_and_scales"] = {"2": 0.1}
     assert rates(stairs, steps=4, count=4) == pytest.approx([1, 1, 0.1, 0.1], abs=1e-6)
+    ramp = {**stairs, "name": "piecewise_interpolate_schedule", "interpolate_type": "linear"}
+    ramp["boundaries_and_scales"] = {"2": 3.0, "4": 0.5}
+    assert rates(ramp, steps=5, count=5) == pytest.approx([1, 2, 3, 2.25, 1.5], abs=1e-6)

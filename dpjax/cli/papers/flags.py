@@ -52,7 +52,10 @@ def workers_of(args: argparse.Namespace) -> int | None:
 def add_cell_flags(parser: argparse.ArgumentParser) -> None:
     """Adds what chooses cells, and how many seeds each has."""
     parser.add_argument(
-        "table", metavar="TABLE", help="as dc-sgd/IV, or 'all'; `dpjax papers list` has them"
+        "name",
+        metavar="NAME",
+        help="a table, as dc-sgd/IV (`dpjax papers list` has them), a single cell, as "
+        "dc-sgd/IV/mnist/cnn/2/dp-sgd, or 'all'",
     )
     parser.add_argument(
         "--rows",
@@ -77,7 +80,7 @@ def chosen_cells(args: argparse.Namespace) -> list[Cell]:
     """Returns the cells that were asked for; refuses to find none."""
     if args.seeds < 1:
         raise ValueError(f"--seeds {args.seeds}: expected at least 1")
-    names = list(tables()) if args.table == "all" else [args.table]
+    names = list(tables()) if args.name == "all" else [args.name]
     found = [cell for name in names for cell in _of_table(name, args.rows, len(names) > 1)]
     if not found:
         raise ValueError(f"--rows {' --rows '.join(args.rows)}: expected parts that some cell has")

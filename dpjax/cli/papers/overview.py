@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dpjax.cli import printing
 from dpjax.cli.command import Command
 from dpjax.cli.papers.flags import add_cell_flags, add_store_flag, chosen_cells, store_of
-from dpjax.papers import GreedySearch, Outcome, SeededRun, cell_named, outcome_of
+from dpjax.papers import GreedySearch, Outcome, PlateauSearch, SeededRun, cell_named, outcome_of
 from dpjax.papers import tables as printed_tables
 from dpjax.papers.agenda import Agenda, agenda_of
 from dpjax.papers.core_hours import estimated_seconds, is_measured
@@ -141,6 +141,8 @@ def _run_data(run: SeededRun) -> dict[str, object]:
 def _prerequisite(wanted: object) -> str:
     if isinstance(wanted, GreedySearch):
         return f"a greedy search of thresholds on {wanted.experiment.data.name}"
+    if isinstance(wanted, PlateauSearch):
+        return f"a run on {wanted.experiment.data.name} that finds where the learning rate falls"
     return "the noise that a budget for tuning leaves"
 
 

@@ -4,6 +4,7 @@ import argparse
 import os
 
 from dpjax import data
+from dpjax._checks import nearest
 from dpjax.cli import printing
 from dpjax.cli.command import Command
 from dpjax.cli.papers.flags import (
@@ -20,11 +21,13 @@ from dpjax.papers import (
     Cell,
     GreedySearch,
     Outcome,
+    PlateauSearch,
     SeededRun,
     Store,
     cell_named,
     greedy_search,
     outcome_of,
+    plateau_search,
     run_all,
 )
 from dpjax.papers.agenda import Agenda, agenda_of
@@ -40,8 +43,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pretrained",
         metavar="DIR",
-        help="a pre-trained network's Hugging Face directory, or a folder that holds several by "
-        "their published names, as roberta-base",
+        help="a pre-trained network's Hugging Face directory, or a folder that holds several "
+        "networks by their published names, as roberta-base or dm_nfnet_f0.safetensors",
     )
 
 
@@ -81,6 +84,10 @@ def _find(wanted: Prerequisite, store: Store, data_dir: str | None) -> None:
         say(f"searching thresholds on {name}")
         found = greedy_search(wanted, data.load(name, data_dir), say)
         store.add_finding(wanted, found)
+    elif isinstance(wanted, PlateauSearch):
+        name = wanted.experiment.data.name
+        say(f"searching plateaus of the test loss on {name}")
+        store.add_finding(wanted, plateau_search(wanted, data.load(name, data_dir), say))
     else:
         store.add_finding(wanted, wanted.find())
 
@@ -105,6 +112,7 @@ RUN = Command(
     _run_cells,
     (
         "dpjax papers run dc-sgd/IV --rows mnist --seeds 1",
+        "dpjax papers run dc-sgd/IV/mnist/cnn/2/dp-sgd",
         "dpjax papers run psasc/III --rows mnist --rows dp-psac,dp-psasc",
         "dpjax papers run auto-clip/2 --rows sst2 --pretrained roberta-base",
     ),
@@ -112,18 +120,33 @@ RUN = Command(
 
 
 def _add_explain_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "cells",
+        nargs="*",
+        metavar="CELL",
+        help="the cells whose suspected settings are tried, as dc-sgd/VIII/mnist/cnn/2/autoclip; "
+        "all without it",
+    )
     add_data_flag(parser)
     add_workers_flag(parser)
     add_store_flag(parser)
 
 
 def _run_explain(args: argparse.Namespace) -> int:
-    store = store_of(args)
-    runs = [run for each in SUSPECTED_SETTINGS if (run := each.run(store)) is not None]
+    store, suspected = store_of(args), _suspected_settings(args.cells)
+    runs = [run for each in suspected if (run := each.run(store)) is not None]
     run_all(runs, store, args.data_dir, workers_of(args), say)
     header = ("cell", "printed", "ours", "changed", "then")
-    print(printing.table(header, [_explained_row(each, store) for each in SUSPECTED_SETTINGS]))
+    print(printing.table(header, [_explained_row(each, store) for each in suspected]))
     return 0
+
+
+def _suspected_settings(cells: list[str]) -> list[SuspectedSetting]:
+    known = {each.cell: None for each in SUSPECTED_SETTINGS}
+    for cell in cells:
+        if cell not in known:
+            raise ValueError(f"CELL {cell}: {nearest(cell, known)}")
+    return [each for each in SUSPECTED_SETTINGS if not cells or each.cell in cells]
 
 
 def _explained_row(suspected: SuspectedSetting, store: Store) -> list[str]:
@@ -141,4 +164,5 @@ def _explained_row(suspected: SuspectedSetting, store: Store) -> list[str]:
 EXPLAIN = Command(
     _add_explain_flags,
     _run_explain,
+    ("dpjax papers explain", "dpjax papers explain dc-sgd/VIII/mnist/cnn/2/autoclip"),
 )

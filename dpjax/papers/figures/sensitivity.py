@@ -1,6 +1,6 @@
 """DC-SGD's accuracy against its hyper-parameters: p, the bins, and the histogram's noise."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpjax.papers.printed_numbers import cell_named
 from dpjax.papers.recipe import SEARCH_SEED, SeededRun
@@ -18,7 +18,7 @@ _DEFAULTS = {"bins": 20, "sigma_h": 5.0}
 # 1 refuses; the total sigma does not depend on sigma_H.
 _SIGMA = 0.841397
 
-SERIES: dict[str, tuple[str, dict[str, Any], str, tuple[float, ...]]] = {
+SERIES: dict[str, tuple[str, dict[str, object], str, tuple[float, ...]]] = {
     "p, DC-SGD-P": (_P, {}, "p", (0.3, 0.5, 0.7, 0.9)),
     "bins, DC-SGD-P": (_P, {"p": 0.9}, "bins", _BINS),
     "bins, DC-SGD-E": (_E, {}, "bins", _BINS),
@@ -71,7 +71,7 @@ def _runs(name: str) -> list[tuple[float, SeededRun]]:
     return [(v, SeededRun(_varied(base, fixed, varied, v), SEARCH_SEED, "search")) for v in values]
 
 
-def _varied(base: Experiment, fixed: dict[str, Any], varied: str, value: float) -> Experiment:
+def _varied(base: Experiment, fixed: dict[str, object], varied: str, value: float) -> Experiment:
     changes = dict(fixed)
     if value != _DEFAULTS.get(varied):
         changes[varied] = value

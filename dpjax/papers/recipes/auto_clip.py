@@ -1,7 +1,5 @@
 """Automatic Clipping's tables 1 to 4 as experiments (its section 6)."""
 
-from typing import Any
-
 from dpjax.data import DATASETS
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell, training_size
@@ -10,7 +8,7 @@ from dpjax.train import Experiment
 
 __all__ = ["recipe"]
 
-_MODELS: dict[str, dict[str, Any]] = {
+_MODELS: dict[str, dict[str, object]] = {
     "4-layer CNN": {"name": "small_cnn", "activation": "tanh", "start": "pytorch"},
     "ResNet9": {"name": "resnet9"},
     "SimCLRv2 features": {"name": "linear"},
@@ -24,7 +22,7 @@ _MODELS: dict[str, dict[str, Any]] = {
         "hidden": 4096,
     },
 }
-_METHODS: dict[str, dict[str, Any]] = {
+_METHODS: dict[str, dict[str, object]] = {
     "Abadi": {"name": "dp_sgd", "threshold": 0.1},
     "full": {"name": "dp_sgd", "threshold": 0.1},
     "AUTO-S": {"name": "auto_s", "gamma": 0.01, "threshold": 0.1},
@@ -88,7 +86,7 @@ def _batch_and_epochs(cell: Cell) -> tuple[int, int]:
     return _SETTINGS[cell.model] if factor is None else (1000 * factor, 3 * factor)
 
 
-def _optimizer(text: bool, private: bool) -> dict[str, Any]:
+def _optimizer(text: bool, private: bool) -> dict[str, object]:
     if text:
         rate = 5e-4 if private else 5e-5
         falling = {"name": "linear_schedule", "init_value": rate, "end_value": 0.0}

@@ -1,8 +1,8 @@
 """Auto DP-SGD's tables 2 to 6 and 9 to 17 as experiments (its section 5 and appendix B)."""
 
 import math
-from typing import Any
 
+from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell, training_size
 from dpjax.papers.recipe import Recipe
@@ -19,13 +19,14 @@ from dpjax.train import Experiment
 
 __all__ = ["recipe"]
 
-_MODELS: dict[str, dict[str, Any]] = {
+_MODELS: dict[str, dict[str, object]] = {
     "custom CNN": {"name": "small_cnn", "start": "pytorch"},
     "NFNet-F0 pretrained": {"name": "nfnet_f0"},
     "NFNet-F1 pretrained": {"name": "nfnet_f1"},
     "BiLSTM": {"name": "bilstm"},
 }
 _RATE = 1e-3
+_PLATEAU = "Auto DP-L ReduceLRPlateau"
 _ONE_CYCLE = {"name": "cosine_onecycle_schedule", "peak_value": _RATE}
 # Nothing is clipped and the noise is far below what training notices: no guarantee at all.
 _PLAIN = {"name": "dp_sgd", "threshold": 1e3, "noise_multiplier": 1e-6}
@@ -33,7 +34,6 @@ _PLAIN = {"name": "dp_sgd", "threshold": 1e3, "noise_multiplier": 1e-6}
 
 def recipe(cell: Cell, found: Findings) -> Recipe:
     """Returns how a cell of Auto DP-SGD's tables is reproduced."""
-    del found  # nothing here waits for anything
     number = computed(cell)
     if number is not None:
         return Recipe(None, computed=number.value, ours=number.how)
@@ -43,12 +43,8 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
             obstacle="a setting, not a result: rho_mu, which the paper does not give, is chosen so "
             "that GDP's formula gives this epsilon",
         )
-    if cell.method == "Auto DP-L ReduceLRPlateau":
-        return Recipe(
-            None,
-            obstacle="the rate follows the test loss: choosing by private data costs privacy, and "
-            "the paper names no public data",
-        )
+    if cell.method == _PLATEAU:
+        return _with_plateaus(cell, found)
     sound = None
     if cell.table in ("2", "3", "4", "5", "14", "15", "16", "17") and decay_of(cell):
         sound = _experiment(cell, {"name": "auto_dp_sgd_sound", **_schedule(cell)})
@@ -57,7 +53,19 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     )
 
 
-def _method(cell: Cell) -> dict[str, Any]:
+def _with_plateaus(cell: Cell, found: Findings) -> Recipe:
+    """Returns a recipe whose learning rate falls where it falls on public data."""
+    experiment = _experiment(cell, _method(cell))
+    search = PlateauSearch(experiment.set("data.name", "fashion_mnist"))
+    falls = found.plateaus.get(search.key)
+    if falls is None:
+        return Recipe(experiment, waits_for=search, ours=_ours(cell))
+    scales = tuple((epoch, search.factor) for epoch in falls)
+    rate = _steps(cell, *scales) if falls else _RATE
+    return Recipe(experiment.with_values({"optimizer.learning_rate": rate}), ours=_ours(cell))
+
+
+def _method(cell: Cell) -> dict[str, object]:
     noise = {"noise_multiplier": cell.sigma0}
     name, _, setting = cell.method.partition(" C=")
     threshold = float(setting) if setting else THRESHOLD[cell.data]
@@ -79,7 +87,7 @@ def _method(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _schedule(cell: Cell) -> dict[str, Any]:
+def _schedule(cell: Cell) -> dict[str, object]:
     return {
         "noise_multiplier": cell.sigma0,
         "decay": decay_of(cell) or DECAYS["L"],
@@ -92,7 +100,7 @@ def _steps_per_epoch(cell: Cell) -> float:
     return training_size(_data(cell)) / BATCH[cell.data]
 
 
-def _experiment(cell: Cell, method: dict[str, Any]) -> Experiment:
+def _experiment(cell: Cell, method: dict[str, object]) -> Experiment:
     return Experiment.from_plain(
         {
             "data": {"name": _data(cell)},
@@ -109,32 +117,29 @@ def _experiment(cell: Cell, method: dict[str, Any]) -> Experiment:
     )
 
 
-def _optimizer(cell: Cell) -> dict[str, Any]:
+def _optimizer(cell: Cell) -> dict[str, object]:
     if cell.optimizer == "SGD":  # tables 9 and 10
         return {"name": "sgd", "learning_rate": 1e-4}
     rate = _rate(cell) if cell.table == "11" else _ONE_CYCLE
     return {"name": "adamw", "learning_rate": rate, "weight_decay": 1e-3}
 
 
-def _rate(cell: Cell) -> Any:
+def _rate(cell: Cell) -> object:
     """Returns a scheduler of table 11, with PyTorch's defaults as far as there are any."""
     name = cell.method.removeprefix("Auto DP-L ")
+    if cell.method == _PLATEAU:
+        return _RATE
     if name.startswith("LR("):
         return float(name[3:-1])
 
     def epochs(number: float) -> int:
         return math.ceil(number * _steps_per_epoch(cell))
 
-    def steps(*scales: tuple[int, float], start: float = _RATE) -> dict[str, Any]:
-        table = {str(epochs(epoch)): scale for epoch, scale in scales}
-        named = {"name": "piecewise_constant_schedule", "init_value": start}
-        return {**named, "boundaries_and_scales": table}
-
     ten = {"init_value": _RATE, "peak_value": _RATE, "warmup_steps": 0, "decay_steps": epochs(10)}
     return {
-        "StepLR": steps((30, 0.1), (60, 0.1), (90, 0.1)),
-        "MultiStepLR": steps((30, 0.1), (80, 0.1)),
-        "ConstantLR": steps((5, 3.0), start=_RATE / 3),
+        "StepLR": _steps(cell, (30, 0.1), (60, 0.1), (90, 0.1)),
+        "MultiStepLR": _steps(cell, (30, 0.1), (80, 0.1)),
+        "ConstantLR": _steps(cell, (5, 3.0), start=_RATE / 3),
         "LinearLR": {
             "name": "linear_schedule",
             "init_value": _RATE / 3,
@@ -159,15 +164,29 @@ def _rate(cell: Cell) -> Any:
             "name": "sgdr_schedule",
             "cosine_kwargs": [{**ten, "end_value": 0.0}] * 10,
         },
-        "CyclicLR": steps(*_triangle(), start=_RATE / 10),
+        "CyclicLR": _triangles(cell),
         "OneCycleLR": _ONE_CYCLE,
     }[name]
 
 
-def _triangle() -> list[tuple[int, float]]:
-    """Returns ten triangles between a tenth of the rate and the rate, epoch by epoch."""
-    heights = [0.1 + 0.9 * (1 - abs(epoch % 10 - 5) / 5) for epoch in range(100)]
-    return [(epoch, heights[epoch] / heights[epoch - 1]) for epoch in range(1, 100)]
+def _steps(cell: Cell, *scales: tuple[int, float], start: float = _RATE) -> dict[str, object]:
+    """Returns a rate that is multiplied by each scale after its epoch."""
+    per_epoch = _steps_per_epoch(cell)
+    table = {str(math.ceil(epoch * per_epoch)): scale for epoch, scale in scales}
+    named = {"name": "piecewise_constant_schedule", "init_value": start}
+    return {**named, "boundaries_and_scales": table}
+
+
+def _triangles(cell: Cell) -> dict[str, object]:
+    """Returns a rate that goes up and down between a tenth of the rate and the rate, step by step.
+
+    PyTorch's CyclicLR takes 2,000 steps from one end to the other, and leaves both ends open; its
+    example has a factor of ten between them.
+    """
+    turns = range(2000, math.ceil(EPOCHS[cell.data] * _steps_per_epoch(cell)) + 2000, 2000)
+    scales = {str(step): 10.0 if i % 2 == 0 else 0.1 for i, step in enumerate(turns)}
+    named = {"name": "piecewise_interpolate_schedule", "interpolate_type": "linear"}
+    return {**named, "init_value": _RATE / 10, "boundaries_and_scales": scales}
 
 
 def _data(cell: Cell) -> str:
@@ -198,6 +217,11 @@ def _ours(cell: Cell) -> str:
         )
     if cell.model.startswith("NFNet"):
         said.append("images of 32 x 32, as they are: the paper does not say how they are resized")
+    if cell.method == _PLATEAU:
+        said.append(
+            "the rate falls where it fell in a run on Fashion-MNIST: following the private data's "
+            "own loss would cost privacy"
+        )
     if cell.table in ("9", "10"):
         said.append("SGD at 1e-4 without a scheduler")
     if cell.metric == "sensitivity":

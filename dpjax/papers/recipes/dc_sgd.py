@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from dpjax.papers.prerequisites import Findings, TunedNoise
 from dpjax.papers.printed_numbers import Cell
@@ -12,7 +11,7 @@ from dpjax.train import Experiment
 
 __all__ = ["recipe"]
 
-_MODELS: dict[str, dict[str, Any]] = {
+_MODELS: dict[str, dict[str, object]] = {
     "CNN": {"name": "small_cnn", "start": "pytorch"},
     "ResNet18": {"name": "resnet18"},
     "ResNet34": {"name": "resnet34"},
@@ -37,19 +36,19 @@ _CLIPS = (0.1, 0.2, 0.5, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0)
 _RATES = tuple(2**i * 1e-5 for i in range(20))
 
 # Table VII, by the methods' arguments.
-_PAPER_GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+_PAPER_GRIDS: dict[str, dict[str, tuple[object, ...]]] = {
     "DP-SGD": {"method.threshold": _CLIPS},
     "DC-SGD-P": {"method.p": _FRACTIONS},
     "Andrew": {"method.target": _FRACTIONS, "method.lr": (0.1, 0.15, 0.2, 0.25, 0.3)},
     "Du": {"method.c0": _CLIPS, "method.rho_c": _FRACTIONS},
 }
-_COARSE_GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+_COARSE_GRIDS: dict[str, dict[str, tuple[object, ...]]] = {
     "DP-SGD": {"method.threshold": (0.1, 0.5, 1.0, 4.0)},
     "DC-SGD-P": {"method.p": (0.3, 0.5, 0.7, 0.9)},
     "Andrew": {"method.target": (0.3, 0.5, 0.7, 0.9), "method.lr": (0.2,)},
     "Du": {"method.c0": (1.0, 4.0), "method.rho_c": (0.1, 0.5)},
 }
-_NAMES_GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {  # an LSTM takes three times as long
+_NAMES_GRIDS: dict[str, dict[str, tuple[object, ...]]] = {  # an LSTM takes three times as long
     "DP-SGD": {"method.threshold": (1.0, 4.0)},
     "DC-SGD-P": {"method.p": (0.5, 0.9)},
 }
@@ -63,7 +62,7 @@ _COARSE_RATES: dict[str, tuple[float, float]] = {
     "Andrew": (0.00064, 0.00256),
     "Du": (0.01024, 0.02048),
 }
-_FIXED: dict[str, dict[str, Any]] = {
+_FIXED: dict[str, dict[str, object]] = {
     "DP-SGD": {"method.threshold": 4.0},
     "DC-SGD-P": {"method.p": 0.9},
     "Andrew": {"method.target": 0.9, "method.lr": 0.2},
@@ -138,7 +137,9 @@ def _experiment(cell: Cell) -> Experiment:
     )
 
 
-def _grid(method: str, grids: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> tuple[Override, ...]:
+def _grid(
+    method: str, grids: Mapping[str, Mapping[str, tuple[object, ...]]]
+) -> tuple[Override, ...]:
     values = grids.get(method, {})
     return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 

@@ -1,8 +1,7 @@
 """Lin et al.'s tables 1, 2 and 3 as experiments (their section 5, appendices B and D)."""
 
-from typing import Any
-
-from dpjax.papers.prerequisites import Findings, GreedySearch, Thresholds
+from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
+from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell, training_size
 from dpjax.papers.recipe import Recipe
 from dpjax.train import Experiment
@@ -116,11 +115,11 @@ def search_for(cell: Cell) -> GreedySearch:
     return GreedySearch(public, start=0.25, step=0.5, repeats=2)
 
 
-def _experiment(cell: Cell, method: dict[str, Any]) -> Experiment:
+def _experiment(cell: Cell, method: dict[str, object]) -> Experiment:
     imagenette = cell.data == "imagenette"
     adaclip = method["name"] == "adaclip"
     activation = "relu" if cell.method == "Abadi" else "tanh"
-    options: dict[str, Any] = {"activation": activation, **_OPTIONS.get(cell.model, {})}
+    options: dict[str, object] = {"activation": activation, **_OPTIONS.get(cell.model, {})}
     if cell.model.startswith("CNN"):
         options["start"] = "pytorch"
     return Experiment.from_plain(
@@ -143,7 +142,7 @@ def _batch_size(cell: Cell) -> int:
     return 64 if cell.data == "imagenette" else 1024
 
 
-def _method(cell: Cell) -> dict[str, Any]:
+def _method(cell: Cell) -> dict[str, object]:
     setting = (cell.data, cell.epsilon or 0.0)
     if cell.method in _CONSTANT:
         c = _THRESHOLDS[cell.table][setting][_CONSTANT.index(cell.method)]
@@ -160,7 +159,7 @@ def _method(cell: Cell) -> dict[str, Any]:
     return {"name": "adaclip", **limits, "estimate": "published"}
 
 
-def _found_method(cell: Cell, found: Thresholds) -> dict[str, Any]:
+def _found_method(cell: Cell, found: Thresholds) -> dict[str, object]:
     if cell.method == "Transfer":
         steps_per_epoch = training_size(cell.data) / _batch_size(cell)
         return {

@@ -1,7 +1,6 @@
 """DP-PSASC's table III as experiments (its section V and table II)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell
@@ -10,7 +9,7 @@ from dpjax.train import Experiment
 
 __all__ = ["recipe"]
 
-_MODELS: dict[str, dict[str, Any]] = {
+_MODELS: dict[str, dict[str, object]] = {
     "4-layer CNN": {"name": "cnn4", "activation": "tanh", "start": "pytorch"},
     "ResNet9": {"name": "resnet9"},
     "SimCLRv2 features": {"name": "linear"},
@@ -21,7 +20,7 @@ _SETTINGS: dict[str, tuple[int, int, float, float]] = {
     "mnist": (512, 20, 1e-4, 0.3),
     "fashion_mnist": (512, 60, 1e-3, 0.25),
     "cifar10": (1024, 40, 1e-4, 0.1),
-    "celeba_male": (512, 10, 1e-4, 0.2),
+    "celeba_male_full": (512, 10, 1e-4, 0.2),
     "imagenette": (256, 50, 1e-2, 0.2),
 }
 _RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -34,7 +33,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     del found  # nothing here waits for anything
     batch, epochs, r, threshold = _SETTINGS[cell.data]
     s = float(cell.note.partition("s=")[2] or 1.0)
-    methods: dict[str, dict[str, Any]] = {
+    methods: dict[str, dict[str, object]] = {
         "DP-SGD": {"name": "dp_sgd"},
         "Auto-S": {"name": "auto_s", "gamma": r},
         "DP-PSAC": {"name": "psac", "r": r},
@@ -59,7 +58,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
     )
 
 
-def _searched(experiment: Experiment, auto_s: Mapping[str, Any], threshold: float) -> Experiment:
+def _searched(experiment: Experiment, auto_s: Mapping[str, object], threshold: float) -> Experiment:
     """Returns the search's experiment: one for the three rules that normalise, Auto-S's."""
     if experiment.method["name"] not in ("psac", "psasc"):
         return experiment

@@ -1,11 +1,10 @@
 """Markdown for reports: tables, numbers and footnotes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dpjax.accounting.bound import rounded_up
 
-__all__ = ["epsilon", "footnotes", "plus_minus", "points", "setting", "table"]
+__all__ = ["counted", "epsilon", "footnotes", "plus_minus", "points", "setting", "table"]
 
 # What says nothing in a list of arguments: the name itself, and what the tables have elsewhere.
 _ELSEWHERE = ("name", "noise_multiplier", "steps_per_epoch", "epochs")
@@ -22,6 +21,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     written = ["|".join(cell if cell == "---" else f" {cell} " for cell in line) for line in lines]
     return "\n".join(f"|{line}|" for line in written)
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plus_minus(mean: float | None, deviation: float | None) -> str:
@@ -61,7 +69,7 @@ def epsilon(values: Sequence[float | None]) -> str:
     return f"{float(text):,.0f}" if max(known) >= 1000 else text
 
 
-def setting(values: Mapping[str, Any]) -> str:
+def setting(values: Mapping[str, object]) -> str:
     """Returns arguments in short, without the tables that they are in.
 
     >>> setting({"method.threshold": 0.5, "optimizer.learning_rate": 4.0})
@@ -86,7 +94,7 @@ def footnotes(notes: Sequence[str]) -> tuple[list[str], str]:
     return marks, "<br>\n".join(f"[{i}] {note}" for i, note in enumerate(distinct, start=1))
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_value, value)) if len(value) < 4 else f"({len(value)} values)"
     if isinstance(value, float):

@@ -1,12 +1,13 @@
 """The sections of a report on cells without a run, and on runs without a cell."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpjax.papers.agenda import why_not_here
 from dpjax.papers.core_hours import estimated_search_seconds, estimated_seconds, is_measured
+from dpjax.papers.greedy_thresholds import GreedySearch
 from dpjax.papers.outcome import Outcome
-from dpjax.papers.prerequisites import GreedySearch
+from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.recipe import SEEDS, Recipe, SeededRun
 from dpjax.papers.report import markdown
 from dpjax.papers.report.result_tables import TITLES
@@ -87,11 +88,11 @@ def _hours(own: Sequence[_Missing], store: Store) -> tuple[float, bool]:
     """Returns the hours of what has been measured, and whether that is all."""
     runs = {run.key: run for one in own for run in one.runs}
     questions = [one.outcome.recipe.waits_for for one in own]
-    greedy = {q.key: q for q in questions if isinstance(q, GreedySearch)}
+    searches = {q.key: q for q in questions if isinstance(q, GreedySearch | PlateauSearch)}
     left = [run for key, run in runs.items() if key not in store.records]
     known = [run for run in left if is_measured(run)]
     seconds = sum(map(estimated_seconds, known))
-    seconds += sum(map(estimated_search_seconds, greedy.values()))
+    seconds += sum(map(estimated_search_seconds, searches.values()))
     return seconds / 3600, len(known) == len(left)
 
 
@@ -123,8 +124,8 @@ def other_runs(outcomes: Sequence[Outcome], store: Store) -> str:
 
 def _row(
     record: RunRecord,
-    plain: Mapping[str, dict[str, Any]],
-    known: Sequence[tuple[Outcome, dict[str, Any]]],
+    plain: Mapping[str, dict[str, object]],
+    known: Sequence[tuple[Outcome, dict[str, object]]],
 ) -> list[str]:
     own = _flat(plain.get(record.experiment, {}))
     same = [entry for entry in known if entry[1].get("data.name") == record.data]
@@ -140,14 +141,14 @@ def _row(
 
 
 def _distance(
-    own: Mapping[str, Any], outcome: Outcome, theirs: Mapping[str, Any]
+    own: Mapping[str, object], outcome: Outcome, theirs: Mapping[str, object]
 ) -> tuple[int, ...]:
     """Returns how far an experiment is from a cell's: another method is farther than all else."""
     method = own.get("method.name") != theirs.get("method.name")
     return int(method), len(_changed(own, theirs)), int(not outcome.records)
 
 
-def _known(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, dict[str, Any]]]:
+def _known(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, dict[str, object]]]:
     """Returns the experiments of the cells that have one, with the choice in them."""
     found = []
     for outcome in outcomes:
@@ -160,7 +161,7 @@ def _known(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, dict[str, Any]]]:
     return found
 
 
-def _flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(plain: Mapping[str, object]) -> dict[str, object]:
     """Returns the values of all tables by their paths, but for those of no consequence here."""
     return {
         f"{section}.{key}": value
@@ -171,7 +172,7 @@ def _flat(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _changed(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+def _changed(own: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:
     """Returns the paths at which two experiments differ."""
     paths = dict.fromkeys((*own, *theirs))
     return [path for path in paths if own.get(path) != theirs.get(path)]

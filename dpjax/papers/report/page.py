@@ -12,7 +12,7 @@ from dpjax.papers.report.formulas import formulas
 from dpjax.papers.report.missing_cells import missing_cells, other_runs
 from dpjax.papers.report.result_tables import TITLES, results
 from dpjax.papers.report.searches import searches
-from dpjax.papers.report.suspicions import suspicions
+from dpjax.papers.report.suspicions import far_from_print, suspicions
 from dpjax.papers.report.verdicts import orders, verdict_counts
 from dpjax.papers.store import RunRecord, Store
 
@@ -55,6 +55,7 @@ def _front(outcomes: Sequence[Outcome], store: Store, data_dir: str | None) -> s
         "![Printed against ours](report.png)",
         verdict_counts(outcomes),
         *_lessons(outcomes, store),
+        far_from_print(outcomes, store),
         _gaps(outcomes, data_dir),
         _COMMANDS.format(store=_named(store), seeds=SEEDS),
     ]
@@ -113,6 +114,7 @@ All of this is recomputed from the stored runs (`runs.csv`, `curves.csv`, `exper
 store are not made twice, so give another `--store` to make them anew:
 
     dpjax papers report --store {store}
+    dpjax papers run dc-sgd/IV/mnist/cnn/2/dp-sgd --seeds {seeds}
     dpjax papers run dc-sgd/IV --rows mnist --rows 2 --rows dp-sgd,du --seeds {seeds}
 
 `--rows` takes parts of the cells' names; `dpjax papers config dc-sgd/IV/mnist/cnn/2/dp-sgd`
@@ -122,7 +124,8 @@ prints the experiment of one cell as a file for `dpjax train`."""
 def _noises(records: Sequence[RunRecord]) -> str:
     """Returns a sentence on how the noise of the runs was drawn."""
     counts = Counter(record.noise_definition for record in records)
-    return "Their noise: " + ", ".join(f"`{name}` ({n} runs)" for name, n in counts.items()) + "."
+    drawn = [f"`{name}` ({markdown.counted(n, 'run')})" for name, n in counts.items()]
+    return f"Their noise: {', '.join(drawn)}."
 
 
 def _named(store: Store) -> str:

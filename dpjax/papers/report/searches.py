@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from math import prod
 
+from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
 from dpjax.papers.outcome import Outcome
-from dpjax.papers.prerequisites import Findings, GreedySearch, Thresholds, TunedNoise
+from dpjax.papers.plateaus import PlateauSearch
+from dpjax.papers.prerequisites import Findings, Prerequisite, TunedNoise
 from dpjax.papers.printed_numbers import Cell
 from dpjax.papers.recipes import recipe_of
 from dpjax.papers.report import markdown
@@ -46,10 +48,17 @@ def searches(outcomes: Sequence[Outcome], found: Findings) -> str:
         rows = [_tuned(question, noise) for question, noise in tuned if noise]
         header = ["data", "method", "ε of the search", "paid by", "G", "noise multiplier of a run"]
         parts += ["### The noise of a whole search", _TUNED, markdown.table(header, rows)]
+    falls = [
+        (q, found.plateaus[q.key])
+        for q in questions
+        if isinstance(q, PlateauSearch) and q.key in found.plateaus
+    ]
+    if falls:
+        parts += ["### Plateaus", *(_plateaus(search, epochs) for search, epochs in falls)]
     return "\n\n".join(parts)
 
 
-def _questions(outcomes: Sequence[Outcome]) -> list[GreedySearch | TunedNoise]:
+def _questions(outcomes: Sequence[Outcome]) -> list[Prerequisite]:
     """Returns what the cells' recipes wait for as long as nothing is found."""
     asked = [recipe_of(outcome.cell).waits_for for outcome in outcomes]
     return list({question.key: question for question in asked if question is not None}.values())
@@ -121,6 +130,13 @@ def _greedy(search: GreedySearch, found: Thresholds) -> str:
         ["accuracy", *(f"{100 * accuracy:.1f}" for accuracy in found.accuracies)],
     ]
     return f"{head}\n\n{markdown.table(header, rows)}"
+
+
+def _plateaus(search: PlateauSearch, epochs: Sequence[int]) -> str:
+    experiment = search.experiment
+    where = f"On {experiment.data.name} with {experiment.model.name}, the test loss stopped falling"
+    times = f"after epochs {', '.join(map(str, epochs))}" if epochs else "never"
+    return f"{where} {times}; the learning rate is multiplied by {search.factor:g} there."
 
 
 def _tuned(question: TunedNoise, noise: float) -> list[str]:

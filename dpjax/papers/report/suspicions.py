@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from dpjax.papers.outcome import Outcome, outcome_of
-from dpjax.papers.printed_numbers import cell_named
+from dpjax.papers.printed_numbers import PAPERS, cell_named
 from dpjax.papers.report import markdown
 from dpjax.papers.store import Store
 from dpjax.papers.suspected_settings import SUSPECTED_SETTINGS, SuspectedSetting
 
-__all__ = ["suspicions"]
+__all__ = ["far_from_print", "suspicions"]
 
 _LEGEND = """\
 Runs with a suspected setting changed (`dpjax papers explain` makes them, with seed 1; the mean,
@@ -42,6 +42,80 @@ def suspicions(outcomes: Sequence[Outcome], store: Store) -> str:
     if fits:
         parts += [_FITS, markdown.table(header, fits)]
     return "\n\n".join(parts)
+
+
+_FAR = """\
+Every experiment that is more than one point from a number it stands behind, the farthest first.
+*Tried* is the run with a suspected setting changed that came nearest (one seed, unless the paper's
+page says otherwise). It *explains* the difference if it is within one point of print and at least
+half of the difference is gone, and if it does the same for every other method of the table that it
+was tried on. Settings that were fitted to a row on its own do not count."""
+
+
+def far_from_print(outcomes: Sequence[Outcome], store: Store) -> str:
+    """Returns the experiments that are more than a point from print, and what was tried.
+
+    Args:
+        outcomes: our results for the cells.
+        store: the finished runs.
+    """
+    far: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.difference is not None and not outcome.within:
+            far.setdefault(outcome.records[0].experiment, []).append(outcome)
+    if not far:
+        return ""
+    worst = [max(own, key=lambda o: abs(o.difference or 0.0)) for own in far.values()]
+    worst.sort(key=lambda o: -abs(o.difference or 0.0))
+    header = ["cell", "printed", "ours", "difference", "seeds", "tried", "then", "explained"]
+    rows = [_far_row(outcome, store) for outcome in worst]
+    explained = sum(row[-1] == "yes" for row in rows)
+    count = (
+        f"{markdown.counted(len(rows), 'distinct experiment')} more than a point from print; a run "
+        f"explains {explained} of these differences."
+    )
+    return "\n\n".join(["## Far from print", f"**{count}** {_FAR}", markdown.table(header, rows)])
+
+
+def _far_row(outcome: Outcome, store: Store) -> list[str]:
+    cell = outcome.cell
+    tried = [
+        (abs(then - cell.value), then, each)
+        for each in SUSPECTED_SETTINGS
+        if each.cell == cell.name and not each.fitted and (then := each.accuracy(store)) is not None
+    ]
+    start = [
+        f"[{cell.name}]({PAPERS[cell.paper]}.md)",
+        f"{cell.value:.2f}",
+        markdown.plus_minus(outcome.mean, outcome.deviation),
+        markdown.points(outcome.difference),
+        str(len(outcome.records)),
+    ]
+    if not tried:
+        return [*start, "nothing yet", "", "no"]
+    _, then, nearest = min(tried, key=lambda entry: entry[0])
+    explained = "no"
+    if _explains(nearest, store):
+        alike = [each for each in SUSPECTED_SETTINGS if _is_alike(each, nearest)]
+        others = [each for each in alike if each.accuracy(store) is not None]
+        everywhere = all(_explains(each, store) for each in others)
+        explained = "yes" if everywhere else "no: other methods keep theirs"
+    return [*start, nearest.changed, f"{then:.2f}", explained]
+
+
+def _is_alike(one: SuspectedSetting, other: SuspectedSetting) -> bool:
+    """Whether two suspicions change the same for methods of one table, data set and budget."""
+    places = (each.cell.rpartition("/")[0] for each in (one, other))
+    return len(set(places)) == 1 and one.values == other.values
+
+
+def _explains(suspected: SuspectedSetting, store: Store) -> bool:
+    """Whether a run comes within a point of print, and half of the difference is gone."""
+    outcome, then = outcome_of(cell_named(suspected.cell), store), suspected.accuracy(store)
+    if then is None or outcome.difference is None:
+        return False
+    left = abs(then - outcome.cell.value)
+    return left <= min(1.0, abs(outcome.difference) / 2)
 
 
 def _row(suspected: SuspectedSetting, store: Store) -> list[str]:
