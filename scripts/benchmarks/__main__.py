@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.check import check
+from benchmarks.compiler import DEVICES, estimate_table
 from benchmarks.growth import growth, growth_table
 from benchmarks.jax_variants import JAX_VARIANTS
 from benchmarks.measure import measure
@@ -34,6 +35,11 @@ def main() -> int:
     jax.config.update("jax_enable_compilation_cache", False)
     if options.check:
         return _check(chosen, options)
+    if options.compiler is not None:
+        for workload in chosen:
+            variants = [name for name in options.variants if name in JAX_VARIANTS]
+            print(estimate_table(options.compiler, workload, variants), flush=True)
+        return 0
     jax.jit(jnp.sum).lower(jnp.ones(3)).compile()  # whoever compiles first starts the compiler
     print(f"# Gradient engines, {_versions()}\n")
     found: dict[str, Any] = {"versions": _versions(), "results": []}
@@ -93,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--growth", action="store_true", help="only ResNet-18's temporary memory at several B")
     add("--noise", action="store_true", help="only the noise: ten million normals")
     add("--check", action="store_true", help="only whether all clipped sums agree, on 4 examples")
+    add("--compiler", choices=DEVICES, help="only estimates by that platform's compiler")
     add("--json", type=Path, help="a file for all measurements")
     return parser
 
