@@ -1,7 +1,8 @@
 """Steps of a transformation with known draws, on flat rows, as the oracles of methods take them.
 
-The library's standard normals are replaced by draws handed to the jitted step: one row for the
-gradient, then one for the statistic. What is released is the sum itself, not its place on the grid.
+The library's releases are replaced by the sum plus draws handed to the jitted step, times the
+release's standard deviation: one row for the gradient, then one for the statistic. Nothing is put
+on a grid.
 """
 
 from collections.abc import Callable
@@ -84,8 +85,12 @@ class Stepper:
             shaped = [z.reshape(x.shape) for z, x in zip(parts, leaves, strict=True)]
             return jax.tree.unflatten(treedef, shaped)
 
+        def released(key: jax.Array, high: Any, low: Any, std: Any) -> Any:
+            normals = supplied(key, high)
+            return jax.tree.map(lambda a, b, z: a + (b + std * z), high, low, normals)
+
         patch.setattr(noise, "standard_normal", supplied)
-        patch.setattr(noise, "on_grid", lambda high, low, z, unit: high + (low + z))
+        patch.setattr(noise, "release", released)
 
         def with_draws(draws: jax.Array, *args: Any) -> Any:
             queue[:] = list(draws)

@@ -143,22 +143,40 @@ def test_nnx_batch_statistics_are_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
+    "params",
     [
-        (jnp.zeros(3), r"grads has 3 rows shaped \[\(\)\]: expected one gradient per example"),
-        (
-            {"a": jnp.zeros((2, 3)), "b": jnp.zeros(2)},
-            r"in front of each parameter, shaped \[\(2, ",
-        ),
-        ({"a": jnp.zeros((2, 3)), "b": jnp.zeros(3)}, "grads is ragged"),
-        ({"a": jnp.zeros(2), "b": jnp.zeros(())}, r"grads\['b'\] is a scalar"),
+        jnp.zeros(3),
+        {"a": jnp.zeros((2, 3)), "b": jnp.zeros(2)},
+        {"a": jnp.zeros((2, 3)), "b": jnp.zeros(3)},
+        {"a": jnp.zeros(2), "b": jnp.zeros(())},
     ],
 )
-def test_averaged_gradients_are_told_from_per_example_ones(params, message):
+def test_averaged_gradients_are_told_from_per_example_ones(params):
     tx = optax.chain(dpjax.privatize(MECHANISM, 4, jax.random.key(0)), optax.sgd(0.1))
     averaged = jax.tree.map(jnp.ones_like, params)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="grads has the shapes of params: expected one gradient"):
         tx.update(averaged, tx.init(params), params)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            {"a": (3,), "b": (3, 2)},
+            r"grads has 3 rows shaped \[\(\), \(2,\)\]: expected one gradient",
+        ),
+        ({"a": (3, 3), "b": (3, 2)}, r"in front of each parameter, shaped \[\(2,\), \(2,\)\]"),
+        ({"a": (4, 2), "b": (3, 2)}, "grads is ragged"),
+        ({"a": (4, 2), "b": ()}, r"grads\['b'\] is a scalar"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused_by_their_shapes(shapes, message):
+    tx = dpjax.privatize(MECHANISM, 4, jax.random.key(0))
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+    with pytest.raises(ValueError, match=message):
+        tx.update(
+            {name: jnp.ones(shape) for name, shape in shapes.items()}, tx.init(params), params
+        )
 
 
 def test_a_mask_beside_an_object_that_has_its_own_is_refused():

@@ -59,9 +59,11 @@ def test_group_norm_is_numpy_and_flax_on_a_batch(groups):
 
 def test_group_norm_is_stable_far_from_zero():
     """Two passes: a mean of 1e4 leaves the variance of 1 as it is, where E[x^2] - E[x]^2 fails."""
-    x = (1e4 + RNG.normal(size=(8, 8, 4))).astype(np.float32)
+    x = (1e4 + np.random.default_rng(1).normal(size=(8, 8, 4))).astype(np.float32)
     expected = ref.group_norm(x, np.ones(4), np.zeros(4), 2)
-    np.testing.assert_allclose(fast_jit(GroupNorm(4, 2))(x), expected, atol=2e-3)
+    # One after another, 128 numbers of 1e4 have partial sums that round by 0.036 rms each: the mean
+    # is off by 0.036 / sqrt(128), 3e-3, and six times that is allowed.
+    np.testing.assert_allclose(fast_jit(GroupNorm(4, 2))(x), expected, atol=2e-2)
     fast = np.mean(x**2, dtype=np.float32) - np.mean(x, dtype=np.float32) ** 2
     assert abs(fast - x.astype(np.float64).var()) > 0.5  # the rejecting arm
 
