@@ -162,7 +162,6 @@ def test_the_bound_holds_in_half_precision():
     check(hand_written(), "bfloat16", False, ["vmap", "ghost"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
