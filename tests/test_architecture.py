@@ -17,6 +17,7 @@ ROOMS = [
     "_record",
     "_json",
     "_toml",
+    "_files",
     "_states",
     "_interpreter",
     "_imports",

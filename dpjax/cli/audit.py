@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpjax import _checks, data
+from dpjax._files import write_atomically
 from dpjax.audit import (
     ATTACKS,
     SUBJECTS,
@@ -24,7 +25,6 @@ from dpjax.cli.command import Command
 from dpjax.cli.flags import assignment
 from dpjax.data import Dataset
 from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_claim
-from dpjax.train.folder import write_atomically
 
 __all__ = ["COMMAND"]
 

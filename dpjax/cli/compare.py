@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpjax import _checks, _toml
+from dpjax._files import refuse_links, write_atomically
 from dpjax.cli import compare_plots, printing
 from dpjax.cli.command import Command
 from dpjax.cli.comparison import ComparedRun, comparison_text
@@ -16,7 +17,6 @@ from dpjax.cli.report import report_page
 from dpjax.cli.train import resumable, say, trained
 from dpjax.methods.table import constructors
 from dpjax.train import Experiment
-from dpjax.train.folder import refuse_links, write_atomically
 
 __all__ = ["COMMAND"]
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dpjax._files import refuse_links
 from dpjax.accounting import Bound, Ledger, published_together
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli.accountant_table import NO_NUMBER
 from dpjax.train.config import Experiment
-from dpjax.train.folder import RunFolder, refuse_links
+from dpjax.train.folder import RunFolder
 
 __all__ = ["NO_GUARANTEE", "ReleasedRun", "Spent", "read_run", "read_runs", "spent_by"]
 

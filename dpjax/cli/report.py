@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpjax._files import refuse_links, write_atomically
 from dpjax.accounting import privacy_statement
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import compare_plots, run_plots
@@ -15,7 +16,7 @@ from dpjax.cli.command import Command
 from dpjax.cli.comparison import ComparedRun, Comparison, read_comparison
 from dpjax.cli.html import html_page
 from dpjax.cli.released_runs import NO_GUARANTEE, ReleasedRun, spent_by
-from dpjax.train.folder import RunFolder, refuse_links, write_atomically
+from dpjax.train.folder import RunFolder
 
 __all__ = ["COMMAND", "picture", "report_page"]
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import jax
 
+from dpjax._files import refuse_links
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import diagnostics_plots, printing, run_plots
 from dpjax.cli.command import Command, StoppedError
@@ -24,7 +25,6 @@ from dpjax.cli.experiment import (
 from dpjax.cli.flags import assignment
 from dpjax.cli.released_runs import read_run, read_runs, spent_by
 from dpjax.train import Experiment, LostProcessError, Preempted, Result, train
-from dpjax.train.folder import refuse_links
 from dpjax.train.progress import progress_for
 
 __all__ = ["COMMAND", "resumable", "say", "trained"]

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpjax import _json, noise
+from dpjax._files import write_atomically
 from dpjax.accounting import Ledger
 from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds
 from dpjax.papers.plateaus import PlateauSearch
 from dpjax.papers.prerequisites import Findings, Prerequisite
 from dpjax.papers.recipe import Override, Recipe, SeededRun
-from dpjax.train.folder import RunFolder, write_atomically
+from dpjax.train.folder import RunFolder
 
 __all__ = ["CurvePoint", "RunRecord", "Store", "recorded"]
 

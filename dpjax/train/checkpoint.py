@@ -12,8 +12,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from dpjax import _checks
-from dpjax.train import manifest
-from dpjax.train.manifest import Refused
+from dpjax import _checks, _files
+from dpjax._files import Refused, one_disk_error
 
 __all__ = ["CheckpointError", "Checkpoints", "Restored", "describe", "difference"]
 
@@ -32,9 +31,6 @@ _FORMAT = "dpjax checkpoint 3"
 _FOLDER = re.compile(r"step_([0-9]{8,})")
 _UNFINISHED = re.compile(r"step_[0-9]{8,}\.orbax-checkpoint-tmp.*")
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
-
-# What a disk or a user's limits may say; Orbax passes it on in words only.
-_DISK = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENOTDIR", "EMFILE")
 
 
 class CheckpointError(ValueError):
@@ -121,7 +117,7 @@ class Checkpoints:
         }
         size = len(json.dumps(content)) + _size(state)
         self.wait()
-        with _one_sentence(f"checkpoint of step {step} was not written to {self.folder}"):
+        with one_disk_error(f"checkpoint of step {step} was not written to {self.folder}"):
             if self._manager is None:
                 self._manager = self._opened(step)
             if jax.process_index() == 0:
@@ -152,7 +148,7 @@ class Checkpoints:
         """Returns the steps of the complete checkpoints, oldest first; no file is read."""
         if self._sealing is not None:
             self._sealing.join()
-        return [step for step, path in self._entries() if manifest.is_sealed(path)]
+        return [step for step, path in self._entries() if _files.is_sealed(path)]
 
     def restore(self, like: Any, step: int | None = None) -> Restored | None:
         """Reads the newest checkpoint that is sound, or None if there is none at all.
@@ -192,14 +188,14 @@ class Checkpoints:
         if jax.process_index() == 0:
             if not self.folder.exists():
                 self.folder.mkdir(parents=True)
-                manifest.sync(self.folder.parent)
+                _files.sync(self.folder.parent)
             for path in self.folder.iterdir():
                 if _UNFINISHED.fullmatch(path.name):
-                    manifest.remove(path)
+                    _files.remove_sealed(path)
             behind = step - 1 if self._base < 0 else self._base
             for each, path in self._entries():
-                if each > behind or not manifest.is_sealed(path):
-                    manifest.remove(path)
+                if each > behind or not _files.is_sealed(path):
+                    _files.remove_sealed(path)
         _mute_orbax()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self.keep, step_prefix="step", step_format_fixed_length=8, create=False
@@ -211,22 +207,22 @@ class Checkpoints:
     def _seal(self, step: int, content: dict[str, Any]) -> None:
         """Waits until Orbax has committed a checkpoint, then seals it; runs in a thread."""
         try:
-            with _one_sentence(f"checkpoint of step {step} was not written to {self.folder}"):
+            with one_disk_error(f"checkpoint of step {step} was not written to {self.folder}"):
                 assert self._manager is not None
                 self._manager.wait_until_finished()
                 if jax.process_index() == 0:
                     path = self._path(step)
-                    manifest.seal(path, {**content, "folder": path.name})
+                    _files.seal(path, {**content, "folder": path.name})
         except BaseException as error:  # whatever it is, the run must hear of it
             self._failure = error if isinstance(error, OSError) else OSError(str(error))
             with suppress(OSError):
                 for path in self.folder.glob(f"step_{step:08d}*"):
-                    manifest.remove(path)
+                    _files.remove_sealed(path)
 
     def _entries(self) -> list[tuple[int, Path]]:
         if not self.folder.exists():
             return []
-        with _one_sentence(f"checkpoints in {self.folder} were not listed"):
+        with one_disk_error(f"checkpoints in {self.folder} were not listed"):
             paths = list(self.folder.iterdir())
         found = [(match, path) for path in paths if (match := _FOLDER.fullmatch(path.name))]
         return sorted(
@@ -237,7 +233,7 @@ class Checkpoints:
 
     def _checked(self, path: Path, expected: Mapping[str, str]) -> dict[str, Any]:
         """Returns the manifest of a checkpoint of this run, with sound files and `expected`."""
-        content = manifest.read(path)
+        content = _files.read_manifest(path)
         if content.get("format") != _FORMAT:
             raise Refused(f"its format is {content.get('format')!r}, expected {_FORMAT!r}")
         if content.get("identity") != self.identity:
@@ -246,7 +242,7 @@ class Checkpoints:
             )
         if content.get("folder") != path.name:
             raise Refused(f"its folder was {content.get('folder')!r} when it was written")
-        manifest.check_files(path, content["files"])
+        _files.check_files(path, content["files"])
         if not all(isinstance(content.get(name), dict) for name in ("leaves", "meta")):
             raise Refused("its manifest is not in the format of dpjax")
         if why := difference(content["leaves"], expected):
@@ -363,25 +359,6 @@ def _reserve(path: Path, size: int) -> None:
                 path.unlink()
                 raise
     path.unlink()
-
-
-@contextmanager
-def _one_sentence(what: str) -> Iterator[None]:
-    """Turns what a disk may say, to Python or to Orbax, into an OSError of one sentence."""
-    try:
-        yield
-    except Exception as error:
-        code = error.errno if isinstance(error, OSError) else _errno(str(error))
-        if code is None:
-            raise
-        failure = OSError(f"{what}: {os.strerror(code)}; the complete ones are intact")
-        failure.errno = code
-        raise failure from error
-
-
-def _errno(text: str) -> int | None:
-    codes = (int(getattr(errno, name)) for name in _DISK)
-    return next((code for code in codes if os.strerror(code) in text), None)
 
 
 def _mute_orbax() -> None:

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 
 from dpjax import models
+from dpjax._files import write_atomically
 from dpjax.data import Dataset, fingerprints
 from dpjax.models import LoRA
 from dpjax.models.parameters import flat, nested
 from dpjax.train.config import Experiment, RunConfig
-from dpjax.train.folder import RunFolder, write_atomically
+from dpjax.train.folder import RunFolder
 from dpjax.train.network import with_frozen_states
 from dpjax.train.run import Run
 from dpjax.train.step import build_program

@@ -5,7 +5,6 @@ import fcntl
 import io
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dpjax import _json
+from dpjax._files import append, refuse_links, write_atomically
 from dpjax.accounting import Ledger
 from dpjax.privatize import Released
 from dpjax.train.config import Experiment
 from dpjax.train.identity import RunIdentity
-from dpjax.train.manifest import sync
 
-__all__ = ["NOT_PRIVATE", "RunFolder", "refuse_links", "write_atomically"]
+__all__ = ["NOT_PRIVATE", "RunFolder"]
 
 NOT_PRIVATE = (
     "NOT PRIVATE: computed from the training examples without noise. For research on the method; "
@@ -160,7 +159,7 @@ class RunFolder:
 
     def add_released(self, row: Mapping[str, Any]) -> None:
         """Adds the public numbers of an evaluation."""
-        _append(self.path / "released.jsonl", _json.dumps(row) + "\n")
+        append(self.path / "released.jsonl", _json.dumps(row) + "\n")
 
     def released(self) -> list[dict[str, Any]]:
         """Returns the evaluations; a line that lacks a number of every evaluation is refused.
@@ -181,7 +180,7 @@ class RunFolder:
     def add_diagnostics(self, row: Mapping[str, Any]) -> None:
         """Adds non-private numbers, labelled as such."""
         labelled = {"label": NOT_PRIVATE, **row}
-        _append(self.path / "diagnostics.jsonl", _json.dumps(labelled) + "\n")
+        append(self.path / "diagnostics.jsonl", _json.dumps(labelled) + "\n")
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Returns the non-private numbers."""
@@ -196,7 +195,7 @@ class RunFolder:
             writer.writerow(_STEP_COLUMNS)
         for i, row in enumerate(zip(*released, strict=True)):
             writer.writerow([start + i * every, *(_cell(value) for value in row)])
-        _append(file, text.getvalue())
+        append(file, text.getvalue())
 
     def steps(self) -> dict[str, list[Any]]:
         """Returns the public numbers of the steps by column; a threshold per group is a list."""
@@ -233,46 +232,6 @@ class RunFolder:
         """Writes how long the run took, labelled: it follows the sizes of the batches."""
         labelled = {"label": _TIMING, **timing}
         write_atomically(self.path / "timing.json", _json.dumps(labelled) + "\n")
-
-
-def refuse_links(folder: Path) -> None:
-    """Refuses a folder with links in it: what is written into it would land elsewhere."""
-    for place, folders, files in os.walk(folder):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            if path.is_symlink():
-                raise ValueError(f"{path} is a link: expected plain files and folders in a run")
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Writes a file so that a reader, also after a crash, sees the old or the new one."""
-    new = file.with_name(file.name + ".new")
-    with _one_sentence(file):
-        _write(new, "w", text)
-        new.replace(file)
-        sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
-
-
-def _append(file: Path, text: str) -> None:
-    with _one_sentence(file):
-        _write(file, "a", text)
-
-
-def _write(file: Path, mode: str, text: str) -> None:
-    with file.open(mode, encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-@contextmanager
-def _one_sentence(file: Path) -> Iterator[None]:
-    """Names the file that could not be written: Python does not, when a disk is full."""
-    try:
-        yield
-    except OSError as error:
-        failure = OSError(f"{file} was not written: {error.strerror}; what was saved is intact")
-        failure.errno = error.errno
-        raise failure from error
 
 
 def _json_lines(file: Path) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from dpjax import (
     schedules,
     thresholds,
 )
+from dpjax._files import refuse_links
 from dpjax._toml import read
 from dpjax.accounting import epsilon
 from dpjax.adaclip import adaclip
@@ -31,7 +32,7 @@ from dpjax.models import build
 from dpjax.papers import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
-from dpjax.train.folder import RunFolder, refuse_links
+from dpjax.train.folder import RunFolder
 from dpjax.train.identity import RunIdentity
 from dpjax.train.network import file_hash
 from tests.cli.run_folders import write_run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dpjax.train import manifest
+from dpjax import _files
 from tests.endurance import hostile
 from tests.endurance.counting import count
 from tests.endurance.watched import MARK
@@ -94,5 +94,5 @@ def test_a_forged_manifest_cannot_name_files_outside(tmp_path):
     folder.mkdir()
     seen = {"size": 6, "sha256": "0" * 64}
     for name in ("../secret", str(tmp_path / "secret"), "a\0b", ""):
-        with pytest.raises(manifest.Refused, match="is missing"):
-            manifest.check_files(folder, {name: seen})
+        with pytest.raises(_files.Refused, match="is missing"):
+            _files.check_files(folder, {name: seen})

@@ -15,7 +15,8 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dpjax.train import checkpoint, manifest
+from dpjax import _files
+from dpjax.train import checkpoint
 from dpjax.train.checkpoint import CheckpointError
 
 LIKE = {"w": np.zeros((4, 3), np.float32), "t": np.zeros((), np.int32)}
@@ -233,7 +234,7 @@ def test_every_file_is_covered(written, tmp_path, damage):
         assert restored is not None
         assert (restored.step, restored.meta) == (20, {"step": 20})
         assert is_numbered(restored.state, 20)
-        if damage is Path.unlink and name.name == manifest.MANIFEST:
+        if damage is Path.unlink and name.name == _files.MANIFEST:
             assert restored.refused == ()  # killed before it was complete: nothing to report
         else:
             (sentence,) = restored.refused
@@ -245,14 +246,14 @@ def test_every_file_is_covered(written, tmp_path, damage):
 
 
 def test_bytes_all_over_the_manifest_are_covered(three):
-    path = newest(three) / manifest.MANIFEST
+    path = newest(three) / _files.MANIFEST
     sound = path.read_bytes()
     for place in [*range(0, len(sound), 13), len(sound) - 1]:
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 0x20]) + sound[place + 1 :])
-        with pytest.raises(manifest.Refused):
-            manifest.read(path.parent)
+        with pytest.raises(_files.Refused):
+            _files.read_manifest(path.parent)
     path.write_bytes(sound)
-    assert manifest.read(path.parent)["meta"] == {"step": 30}
+    assert _files.read_manifest(path.parent)["meta"] == {"step": 30}
 
 
 def test_a_strangers_file_is_refused(three):
@@ -266,7 +267,7 @@ def test_a_strangers_file_is_refused(three):
 def test_fall_back_goes_on_and_all_reasons_are_given(three):
     first, second, third = sorted(three.iterdir())
     flip(files_of(third)[-1], random.Random(0))
-    (second / manifest.MANIFEST).write_text("{}")
+    (second / _files.MANIFEST).write_text("{}")
     restored = Checkpoints(three, "run").restore(LIKE)
     assert restored is not None
     assert restored.step == 10
@@ -336,9 +337,9 @@ def test_fields_that_change_places_keep_their_values(tmp_path):
 
 
 def reseal(checkpoint: Path, **changes: Any) -> None:
-    content = manifest.read(checkpoint) | changes
-    (checkpoint / manifest.MANIFEST).unlink()
-    manifest.seal(checkpoint, {key: value for key, value in content.items() if key != "files"})
+    content = _files.read_manifest(checkpoint) | changes
+    (checkpoint / _files.MANIFEST).unlink()
+    _files.seal(checkpoint, {key: value for key, value in content.items() if key != "files"})
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,7 @@ def test_forged_arrays_are_refused(three, tmp_path):
 
 def test_a_manifest_of_endless_brackets_is_refused(three):
     body = b"[" * 100_000
-    (newest(three) / manifest.MANIFEST).write_bytes(manifest._signed(body))
+    (newest(three) / _files.MANIFEST).write_bytes(_files._signed(body))
     restored = Checkpoints(three, "run").restore(LIKE)
     assert restored is not None
     assert "not in the format" in restored.refused[0]
@@ -390,7 +391,7 @@ def test_a_manifest_of_endless_brackets_is_refused(three):
 def test_what_is_incomplete_is_ignored_and_removed(three):
     cut = three / "step_00000040"
     shutil.copytree(newest(three), cut)
-    (cut / manifest.MANIFEST).rename(cut / f"{manifest.MANIFEST}.tmp")
+    (cut / _files.MANIFEST).rename(cut / f"{_files.MANIFEST}.tmp")
     checkpoints = Checkpoints(three, "run", keep=9)
     assert checkpoints.steps() == [10, 20, 30]
     restored = checkpoints.restore(LIKE)
@@ -404,7 +405,7 @@ def test_what_is_incomplete_is_ignored_and_removed(three):
 def test_removal_that_is_cut_short_leaves_an_incomplete_one(three, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda path: None)
-        manifest.remove(newest(three))
+        _files.remove_sealed(newest(three))
     assert Checkpoints(three, "run").steps() == [10, 20]
     assert len(list(three.iterdir())) == 3
 
@@ -412,21 +413,21 @@ def test_removal_that_is_cut_short_leaves_an_incomplete_one(three, monkeypatch):
 def test_the_order_of_writing(tmp_path, monkeypatch):
     """Everything is on the disk before the manifest gets its name."""
     events: list[tuple[str, Path]] = []
-    sync, rename = manifest.sync, Path.rename
-    monkeypatch.setattr(manifest, "sync", lambda path: (events.append(("sync", path)), sync(path)))
+    sync, rename = _files.sync, Path.rename
+    monkeypatch.setattr(_files, "sync", lambda path: (events.append(("sync", path)), sync(path)))
     monkeypatch.setattr(
         Path, "rename", lambda path, to: (events.append(("rename", path)), rename(path, to))
     )
     Checkpoints(tmp_path / "new", "run").save(1, numbered(1), {})
     (checkpoint,) = (tmp_path / "new").iterdir()
-    named = events.index(("rename", checkpoint / f"{manifest.MANIFEST}.tmp"))
+    named = events.index(("rename", checkpoint / f"{_files.MANIFEST}.tmp"))
     before = {path for kind, path in events[:named] if kind == "sync"}
     folders = [path for path in checkpoint.rglob("*") if path.is_dir()]
-    sealed = checkpoint / manifest.MANIFEST
+    sealed = checkpoint / _files.MANIFEST
     assert before >= {tmp_path, tmp_path / "new", checkpoint, *folders, *files_of(checkpoint)} - {
         sealed
     }
-    assert checkpoint / f"{manifest.MANIFEST}.tmp" in before
+    assert checkpoint / f"{_files.MANIFEST}.tmp" in before
     assert ("sync", checkpoint) in events[named + 1 :]
 
 
@@ -457,6 +458,6 @@ def test_arguments_are_checked(tmp_path):
 
 
 def test_the_manifest_is_plain_to_read(written):
-    content = json.loads((newest(written) / manifest.MANIFEST).read_text().splitlines()[0])
+    content = json.loads((newest(written) / _files.MANIFEST).read_text().splitlines()[0])
     assert content["identity"] == "run"
     assert content["leaves"] == {"['t']": "int32[]", "['w']": "float32[4, 3]"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpjax.train.manifest import MANIFEST
+from dpjax._files import MANIFEST
 from tests.train.test_checkpoint import Checkpoints
 
 LEAVES, SIZE = 6, 200_000
@@ -172,7 +172,7 @@ def test_a_full_disk_is_one_sentence_and_the_others_stay(tiny_disk):
             checkpoints.save(step, state_of(step), {})
         assert str(caught.value) == (
             f"checkpoint of step {step} was not written to {folder}: "
-            "No space left on device; the complete ones are intact"
+            "No space left on device; what was saved is intact"
         )
         assert caught.value.errno == errno.ENOSPC
         check_all(folder, [0, 1, 2])
@@ -206,7 +206,7 @@ def test_a_limit_on_file_sizes(tmp_path, met):
     result = python(LIMITED, str(folder), met)
     assert result.stdout == (
         f"checkpoint of step 2 was not written to {folder}: File too large; "
-        "the complete ones are intact\n"
+        "what was saved is intact\n"
     ), result.stderr
     assert (result.stderr, result.returncode) == ("", 0)
     assert Checkpoints(folder, "run").steps() == [1]
@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_written():
         result = python(CLOSED, str(folder))
         assert result.stdout == (
             f"checkpoint of step 3 was not written to {folder}: Permission denied; "
-            "the complete ones are intact\n"
+            "what was saved is intact\n"
         ), result.stderr
         assert (result.stderr, result.returncode) == ("", 0)
         check_all(folder, [1, 2])

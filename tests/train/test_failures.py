@@ -9,8 +9,8 @@ from contextlib import suppress
 import jax
 import pytest
 
+from dpjax import _files
 from dpjax.train import RunFolder, train
-from dpjax.train import folder as folder_module
 from dpjax.train.runner import DeviceRunner
 from tests.marks import some
 from tests.train.small import experiment, images
@@ -44,7 +44,7 @@ def check_resumed(whole, folder):
 def test_a_file_that_cannot_be_written(whole, tmp_path, monkeypatch, name, code):
     """The second time, if there is one: half a line is left behind, as on a disk that fills up."""
     left = [1 if name in ("released.jsonl", "steps.csv", "ledger.json") else 0]
-    original = folder_module._write
+    original = _files._write
 
     def full(file, mode, text):
         if file.name.removesuffix(".new") == name:
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_written(whole, tmp_path, monkeypatch, name, code)
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module, "_write", full)
+        patch.setattr(_files, "_write", full)
         with pytest.raises(OSError, match=f"run/{name} was not written: ") as caught:
             run(folder)
     assert caught.value.errno == code

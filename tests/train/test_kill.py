@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from dpjax import data
+from dpjax._files import MANIFEST
 from dpjax.cli import main
 from dpjax.data import fingerprints
 from dpjax.train import Run, RunFolder, build_program, train
-from dpjax.train.manifest import MANIFEST
 from tests.marks import some
 from tests.train.small import experiment, images
 

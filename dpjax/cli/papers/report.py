@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax._files import write_atomically
 from dpjax.cli import figures
 from dpjax.cli.command import Command
 from dpjax.cli.html import html_page
@@ -15,7 +16,6 @@ from dpjax.cli.train import say
 from dpjax.papers import PAPERS, Cell, Outcome, Store, cells, outcome_of
 from dpjax.papers.report import FRONT, NOT_RUN, report
 from dpjax.papers.report.result_tables import TITLES
-from dpjax.train.folder import write_atomically
 
 __all__ = ["COMMAND", "draw_report", "report_figure"]
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import noise
+from dpjax._files import write_atomically
 from dpjax._states import find_state
 from dpjax.data import Dataset
 from dpjax.papers.printed_numbers import cell_named
@@ -24,7 +25,7 @@ from dpjax.train import (
     member_key,
     root_key,
 )
-from dpjax.train.folder import NOT_PRIVATE, write_atomically
+from dpjax.train.folder import NOT_PRIVATE
 from dpjax.train.task import Examples, examples_of
 
 __all__ = [

@@ -1,26 +1,101 @@
-"""The seal of a folder: the size and sha256 of every file in it, written as the last act.
+"""Files that survive a crash: written whole or not at all, and folders sealed by a manifest.
 
-A folder without its manifest is incomplete. The manifest's last line is the sha256 of the line
-before it, so that every byte in the folder is covered. It holds plain JSON: reading it, or refusing
-it, executes nothing.
+A folder is sealed when it has a manifest: the size and sha256 of every file in it, written as the
+last act. The manifest's last line is the sha256 of the line before it, so that every byte in the
+folder is covered. It holds plain JSON: reading it, or refusing it, executes nothing.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MANIFEST", "Refused", "check_files", "is_sealed", "read", "remove", "seal", "sync"]
+__all__ = [
+    "MANIFEST",
+    "Refused",
+    "append",
+    "check_files",
+    "is_sealed",
+    "one_disk_error",
+    "read_manifest",
+    "refuse_links",
+    "remove_sealed",
+    "seal",
+    "sync",
+    "write_atomically",
+]
 
 MANIFEST = "MANIFEST"
+
+# What a disk or a user's limits may say; some libraries pass it on in words only.
+_DISK = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENOTDIR", "EMFILE")
 
 
 class Refused(ValueError):
     """A folder is not what was sealed; the message is one clause on what is wrong."""
+
+
+@contextmanager
+def one_disk_error(what: str) -> Iterator[None]:
+    """Raises what a disk says as an OSError that begins with `what`, such as the file's name."""
+    try:
+        yield
+    except Exception as error:
+        code = error.errno if isinstance(error, OSError) else _code_in(str(error))
+        if code is None:
+            raise
+        failure = OSError(f"{what}: {os.strerror(code)}; what was saved is intact")
+        failure.errno = code
+        raise failure from error
+
+
+def _code_in(text: str) -> int | None:
+    codes = (int(getattr(errno, name)) for name in _DISK)
+    return next((code for code in codes if os.strerror(code) in text), None)
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Writes a file so that a reader, also after a crash, sees the old or the new one."""
+    new = file.with_name(file.name + ".new")
+    with one_disk_error(f"{file} was not written"):
+        _write(new, "w", text)
+        new.replace(file)
+        sync(file.parent)  # a checkpoint must not reach the disk before the ledger it follows
+
+
+def append(file: Path, text: str) -> None:
+    """Adds to a file, and brings it to the disk."""
+    with one_disk_error(f"{file} was not written"):
+        _write(file, "a", text)
+
+
+def _write(file: Path, mode: str, text: str) -> None:
+    with file.open(mode, encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync(path: Path) -> None:
+    """Brings a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses a folder with links in it: what is written into it would land elsewhere."""
+    for path in _below(folder):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link: expected plain files and folders in a run")
 
 
 def seal(folder: Path, content: Mapping[str, Any]) -> None:
@@ -49,7 +124,7 @@ def is_sealed(folder: Path) -> bool:
     return os.path.lexists(folder / MANIFEST)
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the content of the manifest, or raises `Refused`; the files are not looked at."""
     path = folder / MANIFEST
     if not stat.S_ISREG(path.lstat().st_mode):
@@ -88,31 +163,26 @@ def check_files(folder: Path, files: Mapping[str, Any]) -> None:
             raise Refused(f"file {name} is damaged: its checksum does not match")
 
 
-def remove(folder: Path) -> None:
+def remove_sealed(folder: Path) -> None:
     """Removes `folder`, its manifest first: when cut short, what is left counts as incomplete."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
 
-def sync(path: Path) -> None:
-    """Brings a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
 
 
 def _files(folder: Path) -> list[str]:
     """Returns the files below `folder`, sorted; refuses links and devices."""
     found = []
-    for place, folders, files in os.walk(folder):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            mode = path.lstat().st_mode
-            if stat.S_ISREG(mode):
-                found.append(path.relative_to(folder).as_posix())
-            elif not stat.S_ISDIR(mode):
-                raise Refused(f"{path.relative_to(folder)} is neither a plain file nor a folder")
+    for path in _below(folder):
+        mode = path.lstat().st_mode
+        if stat.S_ISREG(mode):
+            found.append(path.relative_to(folder).as_posix())
+        elif not stat.S_ISDIR(mode):
+            raise Refused(f"{path.relative_to(folder)} is neither a plain file nor a folder")
     return sorted(found)
 
 
