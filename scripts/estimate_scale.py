@@ -19,9 +19,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import models
 from dpjax.train import Experiment, Program, RunConfig, resolve
+from dpjax.train.feed import Examples
 from dpjax.train.mesh import Layout
 from dpjax.train.runner import mesh_program
-from dpjax.train.task import Examples, Task
 
 _BYTES = {"s32": 4, "u32": 4, "f32": 4, "bf16": 2, "pred": 1, "s8": 1, "u8": 1}
 _COLLECTIVE = re.compile(
@@ -64,7 +64,7 @@ def main() -> None:
     }
     experiment = Experiment.from_plain(plain)
     network = models.build("bert", (args.length,), 2, 30522, layers=args.layers)
-    program = Program(resolve(experiment, args.examples), Task(network, None, experiment.train))
+    program = Program(resolve(experiment, args.examples), network)
     devices = len(jax.devices())
     layout = Layout.of(RunConfig(mesh={"data": devices}))
     rows = -(-args.examples // devices) * devices

@@ -21,9 +21,9 @@ from dpjax.cli.experiment import read_experiment
 from dpjax.cli.flags import add_config_flag
 from dpjax.gradients.per_example import ENGINES
 from dpjax.train.config import Experiment
+from dpjax.train.feed import Examples, examples_of
 from dpjax.train.plan import build_optimizer
 from dpjax.train.step import Program, TrainState, build_program
-from dpjax.train.task import Examples, examples_of
 
 __all__ = ["COMMAND", "CompiledStep", "Timed", "compiled", "ratio", "take_turns"]
 
@@ -168,7 +168,7 @@ def _not_private(experiment: Experiment, program: Program, rows: Examples) -> Co
     size = round(program.plan.sampling.batch_size or 1)
     batch = jax.tree.map(lambda leaf: leaf[:size], rows)
     optimizer = build_optimizer(experiment.optimizer, program.plan.asked, None)
-    loss = partial(program.task.loss, state.frozen)
+    loss = partial(program.loss, state.frozen)
 
     def step(carry: tuple[chex.ArrayTree, optax.OptState], batch: Examples) -> chex.ArrayTree:
         params, opt_state = carry

@@ -133,7 +133,7 @@ class TrainConfig:
         chunk: rows per pass of the gradient engine.
         engine: the gradient engine.
         ema: decay of an average of the parameters, which is then evaluated; None for none.
-        augment: names in `dpjax.train.task.AUGMENTATIONS`, applied in order.
+        augment: names in `dpjax.data.augment.AUGMENTATIONS`, applied in order.
         multiplicity: K, augmented copies per example: their mean loss has one clipped gradient.
         precision: "bfloat16" to compute the network in it; parameters, losses, clipping and noise
             stay in float32. None for float32.

@@ -1,19 +1,66 @@
-"""Batches of data that stay on the host: gathered in parts, ahead of their use."""
+"""Where rows come from: numbered examples, and batches gathered on the host ahead of their use."""
 
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
+from dpjax.data import RandomAccess, Split
 from dpjax.gradients.rows import leading_size
 from dpjax.sampling import Packed, Sampling
 
-__all__ = ["Part", "gathered", "host_parts"]
+__all__ = ["ExampleRows", "Examples", "Part", "examples_of", "gathered", "host_parts"]
+
+
+class Examples(NamedTuple):
+    """Examples as the loop takes them, with a leading axis.
+
+    Attributes:
+        x: inputs as they are stored: pixels as bytes, tokens, or features.
+        y: class labels.
+        row: the example's own number, which its augmentation's key is folded with, so that it does
+            not matter on which device or in which part of a batch the example comes.
+    """
+
+    x: Any
+    y: Any
+    row: Any
+
+
+class ExampleRows:
+    """Examples that are read when they are asked for, numbered.
+
+    Args:
+        rows: where they come from.
+    """
+
+    def __init__(self, rows: RandomAccess) -> None:
+        """Keeps the source."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return len(self._rows)
+
+    def __getitems__(self, rows: np.ndarray) -> Examples:
+        """Returns some of them."""
+        return Examples(*self._rows.__getitems__(rows), np.asarray(rows, np.int32))
+
+
+@overload
+def examples_of(split: Split) -> Examples: ...
+@overload
+def examples_of(split: RandomAccess) -> ExampleRows: ...
+def examples_of(split: Split | RandomAccess) -> Examples | ExampleRows:
+    """Returns the examples of a split, numbered."""
+    if not isinstance(split, Split):
+        return ExampleRows(split)
+    return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
 
 
 def gathered(data: Any, rows: np.ndarray) -> Any:

@@ -15,11 +15,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from dpjax.train.config import RunConfig
 
 __all__ = [
+    "ONE_DEVICE",
     "Layout",
     "LostProcessError",
     "agreed",
     "device_memory",
     "is_primary",
+    "local",
     "others_alive",
     "wait_for_all",
 ]
@@ -149,6 +151,14 @@ class Layout:
     def _is_here(self, tree: Any) -> bool:
         first = jax.tree.leaves(tree)[0]
         return isinstance(first, jax.Array) and getattr(first.sharding, "mesh", None) == self.mesh
+
+
+ONE_DEVICE = Layout()
+
+
+def local(leaf: jax.Array) -> np.ndarray:
+    """Returns an array that is the same on all devices."""
+    return np.asarray(leaf.addressable_data(0))
 
 
 def device_memory() -> int:

@@ -30,12 +30,10 @@ from dpjax.train.identity import (
 )
 from dpjax.train.network import starting_weights
 from dpjax.train.plan import Plan
-from dpjax.train.step import Program, TrainState
-from dpjax.train.task import Scores
+from dpjax.train.step import Program, Scores, TrainState
 
 __all__ = ["Run", "common_steps"]
 
-ONE_DEVICE = mesh.Layout()
 _STEPS_KEPT = 10_000  # at most so many steps have a row in steps.csv
 
 _SEEDED = (
@@ -87,7 +85,7 @@ class Run:
         root: jax.Array,
         member: int = 0,
         members: int = 1,
-        layout: mesh.Layout = ONE_DEVICE,
+        layout: mesh.Layout = mesh.ONE_DEVICE,
     ) -> Self:
         """Begins a run in a folder that was created for it: its state is on disk before any step.
 
@@ -105,7 +103,7 @@ class Run:
         if mesh.is_primary():
             folder.write_config(experiment)
         key = member_key(root, identity.lineage, member)
-        weights = starting_weights(experiment, program.task.network)
+        weights = starting_weights(experiment, program.network)
         state = jax.jit(program.init)(key, weights)
         state = layout.placed(state)
         checkpoints = _checkpoints(folder, identity)
@@ -123,7 +121,7 @@ class Run:
         folder: RunFolder,
         data: Mapping[str, str],
         step: int | None = None,
-        layout: mesh.Layout = ONE_DEVICE,
+        layout: mesh.Layout = mesh.ONE_DEVICE,
     ) -> Self:
         """Returns a run as its newest sound checkpoint has it, or that of a given step.
 

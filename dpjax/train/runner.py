@@ -1,12 +1,13 @@
 """Takes the steps of a program, on devices that hold the data or are fed by the host."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,9 @@ from dpjax.mechanism import Mechanism
 from dpjax.privatize import Released
 from dpjax.sampling import Packed
 from dpjax.train.config import RunConfig
-from dpjax.train.feed import Part, gathered, host_parts
-from dpjax.train.mesh import Layout, device_memory
-from dpjax.train.step import Program, TrainState
-from dpjax.train.task import ExampleRows, Examples, Scores, examples_of
+from dpjax.train.feed import ExampleRows, Examples, Part, examples_of, gathered, host_parts
+from dpjax.train.mesh import ONE_DEVICE, Layout, device_memory, local
+from dpjax.train.step import Program, Scores, TrainState
 
 __all__ = [
     "DeviceRunner",
@@ -33,25 +33,70 @@ __all__ = [
     "stacked",
 ]
 
-ONE_DEVICE = Layout()
 _MOST_BYTES = 2**27  # of rows that travel at once
 _MOST_STEPS = 2**12  # in one call, each of which leaves a few numbers on the device
 
 
-class Runner(Protocol):
-    """Takes steps, and says how good the parameters are.
+class Runner(ABC):
+    """Takes the steps of a program, and says how good the parameters are.
 
-    Attributes:
+    Args:
+        program: the program, for one device.
+        test: the held-out examples, which are split over a mesh.
+        layout: the devices.
         most: how many steps one call may take.
+        members: whether states are those of several runs, `stacked`, on one device. Each has keys
+            of its own, so that batches and noise are its own too.
     """
 
-    most: int
+    def __init__(
+        self, program: Program, test: Examples, layout: Layout, most: int, members: bool = False
+    ) -> None:
+        """Puts the held-out examples on the devices."""
+        self.most = most
+        self._program, self._layout, self._members = program, layout, members
+        self._scores = self._scorer(test)
 
+    @abstractmethod
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
-        """Takes steps; returns the new state and each step's released numbers."""
+        """Takes steps, at most `most`; returns the new state and each step's released numbers."""
 
     def evaluate(self, state: TrainState) -> Scores:
         """Returns the scores on the held-out examples."""
+        return self._scores(self._layout.placed(state))
+
+    def _scorer(self, test: Examples) -> Callable[[TrainState], Scores]:
+        program, mesh = self._program, self._layout.mesh
+        if mesh is None:
+            one = program.evaluate
+            whole = jax.jit(jax.vmap(one, (0, None)) if self._members else one)
+            held = jax.device_put(test)
+            return lambda state: whole(state, held)
+        size, by_row = len(test.y), PartitionSpec("data")
+        shares = _split(test, size, self._layout)
+        outcomes = jax.shard_map(
+            program.outcomes,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), by_row),
+            out_specs=by_row,
+            axis_names={"data"},
+        )
+
+        def scores(state: TrainState, test: Examples) -> Scores:
+            right, losses = outcomes(state, test)
+            return Scores(jnp.mean(right[:size].astype(jnp.float32)), jnp.mean(losses[:size]))
+
+        compiled = jax.jit(scores, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        return lambda state: jax.tree.map(local, compiled(state, shares))
+
+    def _refuse_stored_momentum(self, field: str) -> None:
+        """Refuses a method that keeps something for each row of its one batch."""
+        method = self._program.plan.method
+        if isinstance(method, Mechanism) and method.full_batch:
+            raise ValueError(
+                f"{field} with method {method.name}: expected one device that holds the data, "
+                "since the method takes its full batch at once"
+            )
 
 
 def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: int = 1) -> Runner:
@@ -81,7 +126,7 @@ def fits_on_device(data: Any, devices: int = 1) -> bool:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / devices <= device_memory() / 2
 
 
-class DeviceRunner:
+class DeviceRunner(Runner):
     """Devices that hold the data; steps are one compiled loop.
 
     On a mesh every device holds a share of the rows, draws its own rows of the batch from the one
@@ -94,8 +139,7 @@ class DeviceRunner:
         test: the held-out examples.
         most: how many steps one call may take.
         layout: the devices.
-        members: whether states are those of several runs, `stacked`, on one device. Each has keys
-            of its own, so that batches and noise are its own too.
+        members: see `Runner`.
     """
 
     def __init__(
@@ -108,29 +152,23 @@ class DeviceRunner:
         members: bool = False,
     ) -> None:
         """Puts the data on the devices."""
-        self.most = most
-        self._layout, self._members = layout, members
-        self._scores = _scorer(program, test, layout, members)
+        super().__init__(program, test, layout, most, members)
         if layout.mesh is None:
             self._data = jax.device_put(train)
-            advance: Callable[..., Any] = partial(_advance, program, most)
+            advance: Callable[..., Any] = partial(program.advance, most=most)
             # The number of steps is shared by all members.
             self._compiled = jax.jit(jax.vmap(advance, (0, None, None)) if members else advance)
             return
-        _refuse_stored_momentum(f"run.mesh = {dict(layout.mesh.shape)}", program)
+        self._refuse_stored_momentum(f"run.mesh = {dict(layout.mesh.shape)}")
         self._data = _split(train, program.plan.dataset_size, layout)
         self._compiled = mesh_program(program, most, layout)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
-        """Takes steps, at most `most`."""
+        """Takes steps as one call of the compiled loop."""
         placed = self._layout.placed(state)
         state, released = self._compiled(placed, self._data, jnp.int32(steps))
         taken = np.s_[:, :steps] if self._members else np.s_[:steps]
-        return state, jax.tree.map(lambda leaf: _local(leaf)[taken], released)
-
-    def evaluate(self, state: TrainState) -> Scores:
-        """Returns the scores on the held-out examples."""
-        return self._scores(self._layout.placed(state))
+        return state, jax.tree.map(lambda leaf: local(leaf)[taken], released)
 
     def temporary_bytes(self, state: TrainState) -> int:
         """Returns the memory that the compiled program needs beside its arguments, by XLA."""
@@ -151,14 +189,13 @@ def mesh_program(program: Program, most: int, layout: Layout) -> Any:
         layout: the devices.
     """
     mesh = layout.devices
-    rows = -(-program.plan.dataset_size // mesh.shape["data"])
     everywhere, by_row = PartitionSpec(), PartitionSpec("data")
     if layout.rules:
         split = replace(program, sharding=NamedSharding(mesh, by_row))
-        advance: Callable[..., Any] = partial(_advance, split, most)
+        advance: Callable[..., Any] = partial(split.advance, most=most)
     else:
         advance = jax.shard_map(
-            partial(_advance, replace(program, axis="data", rows_per_device=rows), most),
+            partial(replace(program, axis="data").advance, most=most),
             mesh=mesh,
             in_specs=(everywhere, by_row, everywhere),
             out_specs=everywhere,
@@ -168,7 +205,7 @@ def mesh_program(program: Program, most: int, layout: Layout) -> Any:
     return jax.jit(advance, out_shardings=(state, NamedSharding(mesh, everywhere)))
 
 
-class HostRunner:
+class HostRunner(Runner):
     """Data that stay on the host: each batch reaches the devices in parts, fetched ahead.
 
     The batches are those that the devices themselves would draw from the same key. With several
@@ -185,21 +222,26 @@ class HostRunner:
         self, program: Program, train: Any, test: Examples, layout: Layout = ONE_DEVICE
     ) -> None:
         """Compiles nothing yet."""
-        _refuse_stored_momentum("run.data = 'host'", program)
+        super().__init__(program, test, layout, most=2**31)
+        self._refuse_stored_momentum("run.data = 'host'")
         if layout.rules:
             raise ValueError(
                 "run.sharding with data on the host: expected data that the devices hold, or "
                 "parameters that every device holds"
             )
-        self.most = 2**31
-        self._program, self._data, self._layout = program, train, layout
-        self._scores = _scorer(program, test, layout)
-        self._add = jax.jit(partial(_add, program))
+        self._data = train
+
+        def add(total: Any, state: TrainState, rows: Any, packed: Packed) -> Any:
+            part = program.clipped_sum(state, rows, packed)
+            return part if total is None else total + part
+
+        self._add = jax.jit(add)
         if layout.mesh is None:
             self._finish = jax.jit(program.finish)
             return
+        split = replace(program, axis="data")
         finish = jax.shard_map(
-            partial(_finish_part, replace(program, axis="data")),
+            lambda state, total: split.finish(state, jax.tree.map(lambda leaf: leaf[0], total)),
             mesh=layout.mesh,
             in_specs=(PartitionSpec(), PartitionSpec("data")),
             out_specs=PartitionSpec(),
@@ -210,7 +252,7 @@ class HostRunner:
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
         """Takes steps."""
         state = self._layout.placed(state)
-        start = int(_local(state.step))
+        start = int(local(state.step))
         taken: list[Released] = []
         feed = partial(
             host_parts,
@@ -231,11 +273,7 @@ class HostRunner:
                 if taken:  # parts that wait for their turn on the device take up its memory
                     jax.block_until_ready(taken[-1])
                 taken.append(released)
-        return state, jax.tree.map(lambda *leaves: np.stack([*map(_local, leaves)]), *taken)
-
-    def evaluate(self, state: TrainState) -> Scores:
-        """Returns the scores on the held-out examples."""
-        return self._scores(self._layout.placed(state))
+        return state, jax.tree.map(lambda *leaves: np.stack([*map(local, leaves)]), *taken)
 
     def _step(
         self, state: TrainState, feeds: Sequence[Iterator[Part]]
@@ -268,10 +306,9 @@ class HostRunner:
 
     def _rows_per_part(self) -> int:
         """Returns how many rows travel at once: a whole batch mostly, in whole chunks."""
-        plan, devices = self._program.plan, 1
-        if self._layout.mesh is not None:
-            devices = self._layout.mesh.size
-        chunk, expected = plan.experiment.train.chunk, plan.batch_size / devices
+        plan, mesh = self._program.plan, self._layout.mesh
+        chunk = plan.experiment.train.chunk
+        expected = plan.batch_size / (1 if mesh is None else mesh.size)
         likely = expected + 3 * math.sqrt(expected)  # 999 of 1000 batches, as on the device
         row = jax.tree.leaves(gathered(self._data, np.zeros(1, np.int32)))
         room = _MOST_BYTES // (chunk * sum(leaf.nbytes for leaf in row))
@@ -283,32 +320,6 @@ def stacked(states: Sequence[TrainState]) -> TrainState:
     if len(states) == 1:
         return states[0]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-
-
-def _scorer(
-    program: Program, test: Examples, layout: Layout, members: bool = False
-) -> Callable[[TrainState], Scores]:
-    """Returns what evaluates a state on held-out examples, which are split over a mesh."""
-    if layout.mesh is None:
-        whole = jax.jit(jax.vmap(program.evaluate, (0, None)) if members else program.evaluate)
-        held = jax.device_put(test)
-        return lambda state: whole(state, held)
-    size, by_row = len(test.y), PartitionSpec("data")
-    shares = _split(test, size, layout)
-    outcomes = jax.shard_map(
-        program.outcomes,
-        mesh=layout.mesh,
-        in_specs=(PartitionSpec(), by_row),
-        out_specs=by_row,
-        axis_names={"data"},
-    )
-
-    def scores(state: TrainState, test: Examples) -> Scores:
-        right, losses = outcomes(state, test)
-        return Scores(jnp.mean(right[:size].astype(jnp.float32)), jnp.mean(losses[:size]))
-
-    compiled = jax.jit(scores, out_shardings=NamedSharding(layout.mesh, PartitionSpec()))
-    return lambda state: jax.tree.map(_local, compiled(state, shares))
 
 
 def _split(examples: Examples, size: int, layout: Layout) -> Examples:
@@ -345,33 +356,3 @@ def _joined(sharding: NamedSharding, *parts: jax.Array) -> jax.Array:
     shape = (sharding.mesh.size, *parts[0].shape)
     rows = [part[None] for part in parts]
     return jax.make_array_from_single_device_arrays(shape, sharding, rows)
-
-
-def _local(leaf: jax.Array) -> np.ndarray:
-    """Returns an array that is the same on all devices."""
-    return np.asarray(leaf.addressable_data(0))
-
-
-def _advance(
-    program: Program, most: int, state: TrainState, data: Examples, steps: jax.Array
-) -> tuple[TrainState, Released]:
-    return program.advance(state, data, steps, most)
-
-
-def _add(program: Program, total: Any, state: TrainState, rows: Any, packed: Packed) -> Any:
-    part = program.clipped_sum(state, rows, packed)
-    return part if total is None else total + part
-
-
-def _finish_part(program: Program, state: TrainState, total: Any) -> tuple[TrainState, Released]:
-    return program.finish(state, jax.tree.map(lambda leaf: leaf[0], total))
-
-
-def _refuse_stored_momentum(field: str, program: Program) -> None:
-    """Refuses a method that keeps something for each row of its one batch."""
-    method = program.plan.method
-    if isinstance(method, Mechanism) and method.full_batch:
-        raise ValueError(
-            f"{field} with method {method.name}: expected one device that holds the data, since "
-            "the method takes its full batch at once"
-        )

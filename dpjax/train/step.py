@@ -11,21 +11,31 @@ from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
-from dpjax.data import Dataset
+from dpjax.data import Dataset, Pixels
+from dpjax.data.augment import augmented
 from dpjax.gradients import PerExampleGrads, per_example_grads
 from dpjax.mechanism import Mechanism, Release
-from dpjax.models import Parameters, split
+from dpjax.models import Network, Parameters, split
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.sampling import Drawn, Packed
 from dpjax.train.config import Experiment
+from dpjax.train.feed import Examples
 from dpjax.train.network import build_network, with_hash, with_weights
 from dpjax.train.plan import Plan, build_optimizer, resolve
-from dpjax.train.task import Examples, Scores, Task
 
-__all__ = ["VARIABLE", "Program", "TrainState", "build_program", "released_of"]
+__all__ = ["VARIABLE", "Program", "Scores", "TrainState", "build_program", "released_of"]
 
 VARIABLE = ("optimizer.learning_rate", "method.threshold")
 """Numbers that may differ between members of one compiled program: none that is accounted."""
+
+_EVALUATED_AT_ONCE = 500
+
+
+class Scores(NamedTuple):
+    """How well held-out examples are classified."""
+
+    accuracy: jax.Array
+    loss: jax.Array
 
 
 class TrainState(NamedTuple):
@@ -56,23 +66,23 @@ class TrainState(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What a plan and a task come to: pure functions of states and data.
+    """What runs: pure functions of states and data.
 
     Args:
         plan: method, sampling, steps, optimizer.
-        task: the loss.
+        network: the network.
+        pixels: how stored pixels become numbers; None for what is no image.
         varied: names in `VARIABLE` whose values are read from the state, not from the plan, so
             that states of plans that differ in them alone run in one program.
         axis: inside `jax.shard_map`, the mesh axis over which the data are split; else None.
-        rows_per_device: then, how many rows each device holds.
         sharding: in a plain `jax.jit` over a mesh, how the data are split; else None.
     """
 
     plan: Plan
-    task: Task
+    network: Network
+    pixels: Pixels | None = None
     varied: tuple[str, ...] = ()
     axis: str | None = None
-    rows_per_device: int | None = None
     sharding: NamedSharding | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +104,7 @@ class Program:
             key: the run's own key, see `dpjax.train.member_key`.
             weights: parameters by path that start from these arrays; the others are new.
         """
-        params = self.task.network.init(noise.stream(key, "init"))
+        params = self.network.init(noise.stream(key, "init"))
         own = split(with_weights(params, weights or {}), self.plan.experiment.model.trainable)
         averaged = self.plan.experiment.train.ema is not None
         vary = {path: jnp.float32(self.own_value(path)) for path in self.varied}
@@ -141,16 +151,41 @@ class Program:
     def draw(self, state: TrainState) -> Drawn:
         """Returns the batch of this step: of this device's rows, on a mesh."""
         part = None
-        if self.axis is not None and self.rows_per_device is not None:
-            part = (jax.lax.axis_index(self.axis) * self.rows_per_device, self.rows_per_device)
+        if self.axis is not None:
+            rows = -(-self.plan.dataset_size // jax.lax.axis_size(self.axis))
+            part = (jax.lax.axis_index(self.axis) * rows, rows)
         return self.plan.sampling.draw(state.key, state.step, part, self.sharding)
 
     def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
         """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
         config = self.plan.experiment.train
         key = noise.fold(noise.stream(state.key, "augment"), state.step)
-        loss = self.task.loss(state.frozen, key)
+        loss = self.loss(state.frozen, key)
         return per_example_grads(loss, config.engine, config.chunk, sharding=self.sharding)
+
+    def loss(self, frozen: Any, key: jax.Array) -> Callable[[Any, Examples], jax.Array]:
+        """Returns the loss of ONE example, ``loss(params, example)``, for this step.
+
+        Args:
+            frozen: the parameters that are not trained.
+            key: the step's key for augmentation.
+        """
+
+        config = self.plan.experiment.train
+
+        def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+            logits = self._logits(Parameters(params, frozen).merged(), x)
+            return _loss(logits, y)
+
+        if not config.augment:
+            return lambda params, example: plain(params, self._scaled(example.x), example.y)
+        mean = augmented(plain, config.augment, config.multiplicity)
+
+        def loss(params: Any, example: Examples) -> jax.Array:
+            own = jax.random.fold_in(key, example.row)
+            return mean(params, self._scaled(example.x), example.y, own)
+
+        return loss
 
     def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
         """Returns the clipped sum over a part of a batch that the host feeds; private."""
@@ -176,13 +211,41 @@ class Program:
         return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
 
     def outcomes(self, state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
-        """Returns for each held-out example whether it is classified right, and its loss."""
-        return self.task.outcomes(self.released_params(state), examples)
+        """Returns for each held-out example whether it is classified right, and its loss.
+
+        Of several labels at once, it is the share that is right. Nothing is augmented.
+        """
+        params = self.released_params(state)
+
+        def one(example: Examples) -> tuple[jax.Array, jax.Array]:
+            logits = self._logits(params, self._scaled(example.x))
+            return _right(logits, example.y), _loss(logits, example.y)
+
+        size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
+        return jax.lax.map(one, examples, batch_size=size)
 
     def released_params(self, state: TrainState) -> Any:
         """Returns all parameters as they are evaluated and published."""
         averaged = self.plan.experiment.train.ema is not None
         return Parameters(state.ema if averaged else state.params, state.frozen).merged()
+
+    def _logits(self, params: Any, x: jax.Array) -> jax.Array:
+        precision = self.plan.experiment.train.precision
+        if precision is None:
+            return self.network.apply(params, x)
+
+        def halved(leaf: jax.Array) -> jax.Array:
+            floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+            return leaf.astype(precision) if floating else leaf
+
+        params, x = jax.tree.map(halved, (params, x))
+        return self.network.apply(params, x).astype(jnp.float32)
+
+    def _scaled(self, x: jax.Array) -> jax.Array:
+        if self.pixels is None:
+            return x
+        mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
+        return (x.astype(jnp.float32) / self.pixels.full - mean) / std
 
     def _averaged(self, state: TrainState, params: Any) -> Any:
         """Follows the parameters, faster at first, so that the start is soon forgotten."""
@@ -216,6 +279,19 @@ class Program:
         return self.plan.experiment.optimizer.learning_rate
 
 
+def _loss(logits: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns the cross entropy of one label, or the mean of those of several labels at once."""
+    if y.ndim == 0:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype)))
+
+
+def _right(logits: jax.Array, y: jax.Array) -> jax.Array:
+    if y.ndim == 0:
+        return jnp.argmax(logits) == y
+    return jnp.mean((logits > 0) == (y > 0))
+
+
 def _fixed_threshold(method: Release) -> float:
     threshold = method.threshold if isinstance(method, Mechanism) else None
     if not isinstance(threshold, float):
@@ -240,7 +316,14 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
     """
     if dataset.name != experiment.data.name:
         raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")
+    pixels, augment = dataset.pixels, experiment.train.augment
+    if pixels is None and augment:
+        raise ValueError(
+            f"train.augment = {list(augment)}: expected none, since {dataset.name} holds no images"
+        )
+    if pixels is not None and experiment.data.scale == "unit":
+        channels = len(pixels.mean)
+        pixels = Pixels(pixels.full, (0.0,) * channels, (1.0,) * channels)
     network = build_network(experiment, dataset)
     plan = resolve(with_hash(experiment), dataset.size)
-    task = Task.of(network, dataset, experiment.data.scale, experiment.train)
-    return Program(plan, task, tuple(varied))
+    return Program(plan, network, pixels, tuple(varied))

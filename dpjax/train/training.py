@@ -15,7 +15,7 @@ from dpjax.train import mesh
 from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.diagnostics import PROBED, Probe
-from dpjax.train.feed import gathered
+from dpjax.train.feed import Examples, examples_of, gathered
 from dpjax.train.folder import RunFolder
 from dpjax.train.identity import differences, environment, root_key
 from dpjax.train.loop import Result, drive
@@ -25,7 +25,6 @@ from dpjax.train.progress import Evaluation, Progress, TensorBoard
 from dpjax.train.run import Run, common_steps
 from dpjax.train.runner import DeviceRunner, Runner, build_runner, stacked
 from dpjax.train.step import VARIABLE, Program, build_program
-from dpjax.train.task import Examples, examples_of
 
 __all__ = ["train"]
 
@@ -145,7 +144,7 @@ def _shared_root(experiment: Experiment) -> jax.Array:
 
 def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
     """Traces a step and takes none: what is wrong with it is found before there is a folder."""
-    weights = starting_weights(program.plan.experiment, program.task.network)
+    weights = starting_weights(program.plan.experiment, program.network)
     state = jax.eval_shape(program.init, root_key(0), weights)
     train = examples_of(dataset.train)
     if isinstance(train, Examples):

@@ -48,7 +48,7 @@ def numpy_gradients(program, params, digits):
     """Returns (N, d) gradients of a linear softmax model in float64, in the order of the leaves."""
     shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
     arrays = {leaf.ndim: np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)}
-    pixels = program.task.pixels
+    pixels = program.pixels
     scaled = (digits.train.x / pixels.full - np.asarray(pixels.mean)) / np.asarray(pixels.std)
     x = scaled.reshape(len(scaled), -1)
     logits = x @ arrays[2] + arrays[1]

@@ -9,7 +9,7 @@ import pytest
 from dpjax.accounting import Ledger, Steps
 from dpjax.data import Split, fingerprints
 from dpjax.train import RunFolder, build_program, export, train
-from dpjax.train.task import examples_of
+from dpjax.train.feed import examples_of
 from tests.train.small import Killed, N, experiment, images, stop_after
 
 DATA = images()

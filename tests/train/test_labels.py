@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpjax.data import Dataset, Split
-from dpjax.models import build
-from dpjax.train import Experiment
-from dpjax.train.task import Examples, Task
+from dpjax.train import build_program
+from dpjax.train.feed import Examples
+from tests.train.small import experiment
 
 RNG = np.random.default_rng(0)
 
@@ -16,17 +16,19 @@ RNG = np.random.default_rng(0)
 def test_the_loss_and_the_accuracy_against_numpy():
     x, y = RNG.normal(size=(6, 4)).astype(np.float32), RNG.integers(0, 2, (6, 3)).astype(np.int32)
     dataset = Dataset("several", Split(x, y), Split(x, y), 3)
-    network = build("linear", (4,), 3)
-    params = network.init(jax.random.key(0))
-    task = Task.of(network, dataset, "standard", Experiment().train)
+    program = build_program(
+        experiment(data__name="several", train__batch_size=2, train__chunk=2), dataset
+    )
+    state = program.init(jax.random.key(0))
+    params = state.params
     kernel, bias = (np.asarray(params["dense"][k], np.float64) for k in ("kernel", "bias"))
     logits = x.astype(np.float64) @ kernel + bias
     losses = np.mean(np.log1p(np.exp(-logits)) * y + np.log1p(np.exp(logits)) * (1 - y), axis=1)
-    loss = task.loss({}, jax.random.key(0))
+    loss = program.loss({}, jax.random.key(0))
     rows = Examples(jnp.asarray(x), jnp.asarray(y), jnp.arange(6))
     got = [loss(params, Examples(*(leaf[i] for leaf in rows))) for i in range(6)]
     np.testing.assert_allclose(got, losses, rtol=1e-5)
-    right, again = task.outcomes(params, rows)
+    right, again = program.outcomes(state, rows)
     np.testing.assert_allclose(right, np.mean((logits > 0) == (y == 1), axis=1), rtol=1e-6)
     np.testing.assert_allclose(again, losses, rtol=1e-5)
 

@@ -223,7 +223,7 @@ def test_bfloat16_computes_in_half_and_keeps_the_rest():
 
 
 def build_examples():
-    from dpjax.train.task import examples_of  # noqa: PLC0415
+    from dpjax.train.feed import examples_of  # noqa: PLC0415
 
     return jax.tree.map(lambda leaf: leaf[:20], examples_of(DATA.train))
 

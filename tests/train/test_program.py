@@ -10,10 +10,11 @@ import optax
 import pytest
 
 import dpjax
+from dpjax.data.augment import AUGMENTATIONS, flip, shift
 from dpjax.models.parameters import flat
 from dpjax.sampling import FullBatch
+from dpjax.train.feed import examples_of
 from dpjax.train.step import Program
-from dpjax.train.task import AUGMENTATIONS, examples_of, flip, shift
 from tests.gradients.drawn import drawn_of, rows_of
 from tests.marks import some
 from tests.registry import METHODS
@@ -134,7 +135,7 @@ def test_every_method_trains(name):
     if full:
         method = dpjax.methods.psasc_momentum_full_batch(1.0, dataset_size=N)
     plan = dataclasses.replace(own.plan, method=method, sampling=sampling)
-    own = Program(plan, own.task)
+    own = Program(plan, own.network, own.pixels)
     state, released = jax.jit(own.advance, static_argnums=3)(start(own, KEY), DATA, 3, 3)
     assert int(state.step) == 3
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
@@ -200,9 +201,9 @@ class TestAugmentation:
         state = start(own, KEY)
         key = jax.random.fold_in(dpjax.noise.stream(state.key, "augment"), 0)
         example = jax.tree.map(lambda leaf: leaf[7], DATA)
-        loss = own.task.loss(state.frozen, key)
+        loss = own.loss(state.frozen, key)
         copies = jax.random.split(jax.random.fold_in(key, 7), 4)
-        bare = plain.task.loss(state.frozen, key)
+        bare = plain.loss(state.frozen, key)
 
         def of_copy(params, copy_key):
             x = example.x
@@ -253,7 +254,7 @@ class TestAugmentation:
 
     def test_refusals(self):
         with pytest.raises(ValueError, match="did you mean 'flip'"):
-            program(train__augment=["flp"]).task.loss({}, KEY)
+            program(train__augment=["flp"]).loss({}, KEY)
 
 
 def test_evaluation_counts_right_answers():
@@ -271,4 +272,4 @@ def test_evaluation_counts_right_answers():
 
 def test_unit_scale_leaves_the_channels_alone():
     own = program(data__scale="unit")
-    assert own.task.pixels == (16.0, (0.0,), (1.0,))
+    assert own.pixels == (16.0, (0.0,), (1.0,))

@@ -21,11 +21,11 @@ from dpjax.models.parameters import flat
 from dpjax.train import Experiment, build_program, build_runner, mesh, runner, train, training
 from dpjax.train.checkpoint import Checkpoints
 from dpjax.train.config import RunConfig
+from dpjax.train.feed import examples_of
 from dpjax.train.identity import member_key
 from dpjax.train.mesh import Layout
 from dpjax.train.progress import Progress
 from dpjax.train.runner import DeviceRunner, HostRunner, stacked
-from dpjax.train.task import examples_of
 from tests.marks import some
 from tests.train.small import N, experiment, images, program
 
@@ -189,11 +189,10 @@ class TestMesh:
         eight, _ = on_mesh(own, data).advance(begun(own), 2)
         assert_close(eight, one)
 
-    @pytest.mark.parametrize("axis", ["data", None])
-    def test_rows_of_other_devices_are_refused(self, axis):
+    def test_rows_of_other_devices_are_refused(self):
         """A device that would read row numbers of the whole data set as its own."""
         own = PLAIN("dp_sgd")
-        wrong = replace(own, axis=axis, rows_per_device=None)
+        wrong = replace(own, axis=None)
         with pytest.raises(ValueError, match="data has 12 rows: expected the 90 that Poisson"):
             self._lifted(wrong).advance(begun(own), 1)
 

@@ -25,8 +25,8 @@ from dpjax.train import (
     member_key,
     root_key,
 )
+from dpjax.train.feed import Examples, examples_of
 from dpjax.train.folder import NOT_PRIVATE
-from dpjax.train.task import Examples, examples_of
 
 __all__ = [
     "EDGES",
