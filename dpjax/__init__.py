@@ -1,7 +1,7 @@
-"""dpjax: differentially private deep learning in JAX, where one object runs and is accounted.
+"""dpjax: differentially private deep learning in JAX, with one object for training and accounting.
 
-Names load on first use, so that importing the package takes no time and the command line answers
-before JAX is there.
+Submodules are loaded on first use, so that importing the package is fast and ``dpjax --help`` does
+not wait for JAX.
 """
 
 import importlib
@@ -107,7 +107,7 @@ class _Package(ModuleType):
     """The package as a module whose functions are not shadowed by the files they live in."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Importing dpjax/privatize.py would put that module in the place of the function.
+        # Importing dpjax/privatize.py would otherwise replace the function by the module.
         if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 SMALLEST, LARGEST = 1e-25, 1e25
-"""Numbers with which float32 computes with room to spare: neither 0 nor infinity is near."""
+"""The range of numbers for which float32 arithmetic is far from both underflow and overflow."""
 
 _LAST_INTEGER = 2**63 - 1
-_LISTED = 100  # names in one sentence; of more, the nearest are said
+_LISTED = 100  # a message lists at most this many names, and otherwise the nearest ones
 
 
 def finite(field: str, value: object) -> float:
-    """Returns `value` as a Python float, or refuses what is no finite real number.
+    """Returns `value` as a Python float; raises unless it is a finite real number.
 
     >>> finite("lr", 1)
     1.0
@@ -64,7 +64,7 @@ def positive(field: str, value: object) -> float:
 def normal(field: str, value: object, *, zero: bool = False) -> float:
     """Returns `value` as a float in [`SMALLEST`, `LARGEST`], or 0 where `zero` allows it.
 
-    For numbers that meet others in float32: 1e300 is infinite there, and 1e-300 is 0.
+    For numbers used in float32 arithmetic, where 1e300 is infinite and 1e-300 is 0.
 
     >>> normal("c0", 1e300)
     Traceback (most recent call last):
@@ -122,7 +122,7 @@ def integer(field: str, value: object, *, at_least: int) -> int:
 
 
 def choice(field: str, value: object, known: Iterable[str]) -> str:
-    """Returns a name that is one of the known ones; an array or a list is none."""
+    """Returns `value` if it is one of the known names; anything else raises."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
         raise ValueError(f"{field} = {value!r}: {nearest(str(value), names)}")
@@ -130,13 +130,13 @@ def choice(field: str, value: object, known: Iterable[str]) -> str:
 
 
 def ordered(low_field: str, low: float, high_field: str, high: float) -> None:
-    """Refuses limits that are not in order."""
+    """Raises unless ``low < high``."""
     if not low < high:
         raise ValueError(f"{low_field} = {low!r}: expected less than {high_field} = {high!r}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Says which known name was probably meant, for the end of an error message.
+    """Returns the end of an error message: a suggestion, and the known names.
 
     >>> nearest("gama", ["gamma", "scale"])
     "did you mean 'gamma'? (known: gamma, scale)"

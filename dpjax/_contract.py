@@ -1,8 +1,8 @@
-"""The contract of rules and thresholds, on points: what every check of it shares.
+"""Checks of the contract of rules and thresholds at sample points.
 
-The light checks run when a `Mechanism` is made of a rule or a threshold from outside the package.
-They evaluate with NumPy, so that making a mechanism compiles nothing and starts no device;
-`dpjax.testing` has the thorough ones.
+The light checks run when a `Mechanism` is constructed with a rule or a threshold from outside the
+package. They evaluate with NumPy, so that constructing a mechanism compiles nothing and starts no
+device. The thorough checks are in `dpjax.testing`.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 SLACK = 2e-7
-"""How far float32 may carry a contribution beyond its bound, relatively."""
+"""The relative amount by which float32 rounding may make a contribution exceed its bound."""
 
-_LIGHT_SLACK = 1e-6  # NumPy rounds a few operations otherwise than XLA does
+_LIGHT_SLACK = 1e-6  # NumPy rounds a few operations differently from XLA
 _AGREEMENT = 1e-5  # how closely a row computed in a batch equals the row computed alone
 _LIGHT_SIZES = (24, 300)
 
 
 class ContractViolation(AssertionError, ValueError):
-    """A rule or a threshold does not keep what the privacy proof relies on."""
+    """A rule or a threshold violates a property that the privacy proof relies on."""
 
 
 def require(condition: object, record: Record, what: str) -> None:
@@ -51,7 +51,7 @@ def require(condition: object, record: Record, what: str) -> None:
 
 
 def is_foreign(record: Record) -> bool:
-    """Says whether a record's class was written outside the package.
+    """Returns whether a record's class is defined outside the package.
 
     >>> import dpjax
     >>> is_foreign(dpjax.rules.abadi())
@@ -61,14 +61,14 @@ def is_foreign(record: Record) -> bool:
 
 
 def strata(rng: np.random.Generator, low: float, high: float, count: int) -> np.ndarray:
-    """Returns one random number of each of `count` equal parts of [low, high], in order."""
+    """Returns one random number from each of `count` equal parts of [low, high], in order."""
     return low + (high - low) * (np.arange(count) + rng.random(count)) / count
 
 
 def log_strata(rng: np.random.Generator, low: float, high: float, count: int) -> np.ndarray:
-    """Returns `count` numbers from low to high, one of each of as many equal parts of the logs.
+    """Returns `count` increasing numbers, one from each of `count` log-equal parts of [low, high].
 
-    A window of numbers is met for certain if it is twice as wide as a part.
+    An interval at least twice as wide as a part is certain to contain one of them.
     """
     return np.exp(strata(rng, np.log(low), np.log(high), count))
 
@@ -76,7 +76,7 @@ def log_strata(rng: np.random.Generator, low: float, high: float, count: int) ->
 def broken_weight(
     norms: np.ndarray, weights: np.ndarray, bounds: np.ndarray, slack: float = SLACK
 ) -> np.ndarray:
-    """Says where a weight breaks the contract, elementwise.
+    """Returns, elementwise, whether a weight breaks the contract.
 
     ``0 <= weight < inf``, ``weight n <= bound (1 + slack)`` in float64, and 0 for a norm of +inf.
 
@@ -92,17 +92,18 @@ def broken_weight(
 
 
 def some_batch(rng: np.random.Generator, rows: int, c: float) -> np.ndarray:
-    """Returns norms of a batch: around c, and here and there 0, huge or infinite."""
+    """Returns the norms of a batch: most of them near c, some of them 0, huge or infinite."""
     norms = c * 10.0 ** rng.uniform(-1.5, 1.5, rows)
     rare = rng.random(rows) < 0.05
     return np.where(rare, rng.choice([0.0, 1e30, np.inf], rows), norms).astype(np.float32)
 
 
 def rebuilt_states(threshold: Threshold[State], init: State, thresholds: np.ndarray) -> list[State]:
-    """Returns states at these thresholds, those among them that are legal beyond doubt.
+    """Returns states with these thresholds, as far as they can be built.
 
-    A state of one number can hold any threshold between `floor` and `ceiling`; another is the first
-    state of the same record with another `c0`. Nothing is known of other states.
+    A state that is a single number can hold any threshold between `floor` and `ceiling`. For other
+    states, the record's first state with a different `c0` is used. If the record has no `c0`, no
+    states are returned.
 
     Args:
         threshold: the adaptive threshold.
@@ -125,27 +126,27 @@ def rebuilt_states(threshold: Threshold[State], init: State, thresholds: np.ndar
 def _first_state(threshold: Threshold[State], c0: float) -> State | None:
     try:
         return traced(threshold.replace(c0=c0).init)()
-    except (TypeError, ValueError):  # a c0 that it does not take
+    except (TypeError, ValueError):  # it does not accept this c0
         return None
 
 
 def check_rule_lightly(rule: Rule, thresholds: tuple[float, ...]) -> None:
-    """Raises `ContractViolation` if a rule is seen to break its contract in some milliseconds.
+    """Raises `ContractViolation` if a check of some milliseconds finds that a rule breaks it.
 
     Args:
         rule: the rule.
-        thresholds: values of c that will be used; others are tried too.
+        thresholds: values of c that will be used; the check tries others too.
     """
     _remembered(_check_rule_lightly, rule, thresholds)
 
 
 def check_threshold_lightly(threshold: Threshold[State]) -> None:
-    """Raises `ContractViolation` if a statistic is seen to break its contract in milliseconds."""
+    """Raises `ContractViolation` if a check of some milliseconds finds a broken statistic."""
     _remembered(_check_threshold_lightly, threshold)
 
 
 def _remembered(check: Callable[..., None], record: Record, *rest: Hashable) -> None:
-    """Runs a check once for equal records; a field that cannot be hashed is checked each time."""
+    """Runs a check once per distinct record; an unhashable record is checked every time."""
     try:
         hash(record)
     except TypeError:
@@ -225,7 +226,7 @@ def _check_threshold_lightly(threshold: Threshold[State]) -> None:
 def _check_rows_lightly(
     record: Record, what: str, function: Callable[[jax.Array], jax.Array], norms: np.ndarray
 ) -> None:
-    """Checks that a row's value is the same in a batch and alone."""
+    """Checks that a row's value does not depend on the other rows of its batch."""
     alone = traced(jax.vmap(lambda n: function(n[None])[0]), norms)(norms)
     for size in _LIGHT_SIZES:
         together = traced(function, norms[:size])(norms[:size])

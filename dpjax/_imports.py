@@ -1,4 +1,4 @@
-"""Code that a configuration may name: only what the person at the keyboard has allowed."""
+"""Imports of user code named in a configuration, restricted to modules the user has allowed."""
 
 from importlib import import_module
 from typing import Any
@@ -9,29 +9,29 @@ _allowed: set[str] = set()
 
 
 def allow_import(module: str) -> None:
-    """Imports a module and lets configurations name what is in it, as ``"module:name"``.
+    """Imports a module and lets configurations refer to its contents as ``"module:name"``.
 
-    A configuration alone never runs code: it may come from anywhere.
+    A configuration alone never runs code, because it may come from an untrusted source.
 
     Args:
         module: its name, as in an import statement.
 
     Raises:
-        ImportError: there is no such module.
+        ImportError: if there is no such module.
     """
     import_module(module)
     _allowed.add(module)
 
 
 def imported(field: str, path: str) -> Any:
-    """Returns what a configuration names by ``"module:name"``.
+    """Returns the object that a configuration names as ``"module:name"``.
 
     Args:
-        field: of the configuration, for the message.
-        path: the name.
+        field: the configuration's field, for the error message.
+        path: the name, such as ``"mine:Net"``.
 
     Raises:
-        ValueError: the module was not allowed, or has no such name.
+        ValueError: if the module was not allowed or has no such name.
 
     Example:
         >>> imported("model.name", "os:system")

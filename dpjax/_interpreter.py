@@ -11,19 +11,19 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 __all__ = ["traced"]
 
 Params: TypeAlias = Mapping[str, Any]
-"""The parameters of an equation, of whatever type its primitive has them."""
+"""The parameters of an equation; their types depend on its primitive."""
 
 
 def traced(
     function: Callable[..., chex.ArrayTree], *like: chex.ArrayTree
 ) -> Callable[..., chex.ArrayTree]:
-    """Traces a function once and returns it for NumPy arrays of these shapes and dtypes.
+    """Traces a function once and returns a NumPy version for arrays of these shapes and dtypes.
 
-    Primitives that are not listed here (loops, sorts, special functions) are left to JAX.
+    Primitives without a NumPy version here (loops, sorts, special functions) are evaluated by JAX.
 
     Args:
-        function: of arrays and pytrees of arrays.
-        *like: arguments as an example: arrays, or `jax.ShapeDtypeStruct`.
+        function: a function of arrays and pytrees of arrays.
+        *like: example arguments: arrays, or `jax.ShapeDtypeStruct`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,7 +35,7 @@ def traced(
     treedef = jax.tree.structure(shape)
 
     def evaluate(*arguments: chex.ArrayTree) -> chex.ArrayTree:
-        # What JAX evaluates must not become part of a trace that happens to be under way.
+        # Primitives left to JAX must not become part of an enclosing trace.
         with np.errstate(all="ignore"), jax.ensure_compile_time_eval():
             found = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments))
         return jax.tree.unflatten(treedef, found)
@@ -80,7 +80,7 @@ def _converted(x: np.ndarray, out: jax.ShapeDtypeStruct, _: Params) -> np.ndarra
     if np.issubdtype(out.dtype, np.integer) and not np.issubdtype(x.dtype, np.integer):
         limits = np.iinfo(out.dtype)
         wide = np.nan_to_num(np.asarray(x, np.float64), nan=0.0)
-        # The largest int64 is no float64; what is rounded up to it is put in afterwards.
+        # The largest int64 is not a float64; values that round up to it are set afterwards.
         inside = np.clip(wide, limits.min, np.nextafter(float(limits.max) + 1, 0)).astype(out.dtype)
         return np.where(wide > limits.max, limits.max, inside).astype(out.dtype)
     return np.asarray(x).astype(out.dtype)

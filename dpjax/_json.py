@@ -1,4 +1,4 @@
-"""JSON as its standard has it, which knows neither NaN nor infinity."""
+"""Standard JSON, which has neither NaN nor infinity."""
 
 import json
 import math

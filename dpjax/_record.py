@@ -1,8 +1,8 @@
-"""Frozen records: public configuration that compares, prints and turns into plain data.
+"""Frozen records: public configuration that can be compared, printed and converted to plain data.
 
 A record is a frozen dataclass. Its plain form is a dict of numbers, strings, lists and such dicts,
-with the class's name under ``"kind"``: what TOML and JSON can hold. Reading it back only ever
-calls the constructors of known records, so that a hostile file can at worst be refused.
+with the class's name under ``"kind"``, so it fits in TOML and JSON. Reading it back only calls the
+constructors of known records, so the worst a hostile file can do is raise an error.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ _KINDS: dict[str, type["Record"]] = {}
 
 
 class Record:
-    """Base of every frozen piece of configuration; subclasses are ``@dataclass(frozen=True)``.
+    """Base class of all frozen configuration; subclasses are ``@dataclass(frozen=True)``.
 
-    A subclass is known to `from_plain` by its class name as soon as it is defined, also when it
-    is defined outside the package.
+    `from_plain` finds a subclass by its class name as soon as it is defined, inside or outside the
+    package.
     """
 
     role: ClassVar[str] = "record"
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Makes the class known under its name; a name belongs to the module that took it first."""
+        """Registers the class under its name; two modules cannot register the same name."""
         super().__init_subclass__(**kwargs)
         if "role" in cls.__dict__:  # a family's base, never instantiated
             return
@@ -57,7 +57,7 @@ class Record:
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """Builds the record back from `to_plain`'s data; anything unknown is refused."""
+        """Builds the record from the output of `to_plain`; unknown kinds and fields raise."""
         record = _value_from_plain(cls.__name__, plain)
         if not isinstance(record, cls):
             raise TypeError(f"{plain!r}: expected the plain form of a {cls.role}")

@@ -37,7 +37,7 @@ class _Private:
 def repr_without_keys(state: NamedTuple) -> str:
     """Returns the repr of a named tuple with every random key in it hidden.
 
-    Whoever has the key of a run can subtract its noise, and what is printed ends up in logs.
+    Anyone who has the key of a run can subtract its noise, and printed output ends up in logs.
 
     >>> from collections import namedtuple
     >>> repr_without_keys(namedtuple("State", "step key")(3, jax.random.key(0)))

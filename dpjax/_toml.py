@@ -1,4 +1,4 @@
-"""TOML beyond the standard library, which only reads files: writes tables, reads ``key=value``."""
+"""Reads and writes TOML; the standard library only reads it."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def read(path: str | Path) -> dict[str, Any]:
 def dumps(plain: Mapping[str, object]) -> str:
     """Returns a table as TOML: values first, then a header for each table in it.
 
-    Tables further inside are written inline, as in configs/methods.
+    More deeply nested tables are written inline, as in configs/methods.
 
     >>> print(dumps({"kind": "a", "inner": {"x": 1.0, "rule": {"kind": "b"}}}))
     kind = "a"
@@ -67,5 +67,5 @@ def _value(field: str, value: object) -> str:
 
 
 def _string(text: str) -> str:
-    # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+    # JSON and TOML use the same escapes, except that JSON does not escape DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

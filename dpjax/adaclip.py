@@ -14,7 +14,7 @@ from dpjax.hooks import HookContext, Preconditioner
 __all__ = ["ESTIMATES", "AdaClipState", "adaclip"]
 
 ESTIMATES = ("per_example", "published")
-"""How the variance is estimated: ours, and Pichapati et al.'s."""
+"""The estimates of the variance: ours, and Pichapati et al.'s."""
 
 
 class AdaClipState(NamedTuple):
@@ -41,16 +41,17 @@ class adaclip(Preconditioner[AdaClipState]):
         ``s^2 <- beta2 s^2 + (1 - beta2) v``,  clamped to [h_floor, h_ceiling],
         ``m <- beta1 m + (1 - beta1) g~``.
 
-    v estimates the variance of one example: that of the batch mean, less the noise's, times B. This
-    is our reading. As published (``estimate="published"``) there is no factor B, so that v is the
-    variance of the batch mean, and v itself is clamped, before averaging:
+    v estimates the variance of one example: B times the variance of the batch mean, after
+    subtracting that of the noise. This is our reading. The published estimate
+    (``estimate="published"``) has no factor B, so that v is the variance of the batch mean, and
+    clamps v itself before averaging:
 
         ``v = clip((g~ - m)^2 - (b sigma / B)^2, h_floor, h_ceiling)``.
 
-    Clamping before averaging turns noise around zero into a positive variance. Limits that were
-    tuned for one estimate do not fit the other: the published one is smaller by a factor B. It
-    starts with m = 0 and the geometric mean of the limits of s^2. It needs per-example gradients as
-    arrays: the engine "auto" becomes "vmap", and "ghost" is refused.
+    Clamping before averaging turns noise around zero into a positive variance. Limits tuned for one
+    estimate do not fit the other, because the published one is smaller by a factor B. m starts at
+    0, and s^2 at the geometric mean of its limits. AdaCliP needs per-example gradients as arrays:
+    the engine "auto" becomes "vmap", and "ghost" raises an error.
 
     Args:
         beta1: the decay of the mean, in [0, 1).
@@ -97,7 +98,7 @@ class adaclip(Preconditioner[AdaClipState]):
         _checks.ordered("h_floor", self.h_floor, "h_ceiling", self.h_ceiling)
 
     def init(self, params: chex.ArrayTree) -> AdaClipState:
-        """Returns a mean of 0 and the geometric mean of the variance's limits."""
+        """Returns a mean of 0 and a variance at the geometric mean of its limits."""
         start = (self.h_floor * self.h_ceiling) ** 0.5
         return AdaClipState(
             jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.float32), params),
@@ -121,7 +122,7 @@ class adaclip(Preconditioner[AdaClipState]):
         params: chex.ArrayTree | None,
         context: HookContext,
     ) -> tuple[chex.ArrayTree, AdaClipState]:
-        """Returns the released gradient in its own coordinates, and the updated moments."""
+        """Returns the released gradient in the original coordinates, and the updated moments."""
         del params
         scale = _scale(state.variance)
         released = jax.tree.map(lambda u, b, m: b * u + m, update, scale, state.mean)

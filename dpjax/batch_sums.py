@@ -1,4 +1,4 @@
-"""The clipped sum over part of a logical batch: what parts and devices add up before the noise."""
+"""The clipped sum over part of a batch; parts and devices are added before the noise."""
 
 import math
 from collections.abc import Sequence
@@ -32,20 +32,20 @@ __all__ = ["ClippedSum", "summed_over_devices"]
 )
 @dataclass(frozen=True)
 class ClippedSum:
-    """Part of a logical batch, scaled and summed but not yet noised; private. Parts add with +.
+    """Clipped, summed gradients of part of a batch before noise; private. Parts add with +.
 
-    Sums are carried in two floats: `gradient` and `statistic` are rounded to float32, and the low
-    halves are what that rounding left out.
+    Sums are held as two floats: `gradient` and `statistic` are the sums rounded to float32, and the
+    low halves are the rounding errors.
 
     Attributes:
         gradient: ``sum_i w_i g_i``.
         statistic: ``sum_i s_i``, (m,); (0,) without a statistic.
         gradient_low: the low half of `gradient`.
         statistic_low: the low half of `statistic`.
-        positions: the number of rows there was room for, padding included; public.
-        rerounding: how far one more example can move `gradient` by rounding the others anew, in
-            units of the bound; public.
-        sampling: what drew the batch; None if that is not known.
+        positions: the number of rows including padding; public.
+        rerounding: how far one more example can move `gradient` by changing how the others are
+            rounded, in units of the bound; public.
+        sampling: the sampling that drew the batch; None if unknown.
     """
 
     gradient: chex.ArrayTree
@@ -58,7 +58,7 @@ class ClippedSum:
 
     @classmethod
     def of(cls, sums: BatchSums, sampling: Sampling | None = None) -> "ClippedSum":
-        """Returns a part from what its gradients were aggregated to, and what drew them."""
+        """Returns the part with these aggregated sums, drawn by this sampling."""
         return cls(
             sums.gradient.hi,
             sums.statistic.hi,
@@ -75,7 +75,7 @@ class ClippedSum:
         return TwoFloat((self.gradient, self.statistic), (self.gradient_low, self.statistic_low))
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """Returns the sum over both parts, which one sampling must have drawn."""
+        """Returns the sum over both parts; both must come from the same sampling."""
         if self.sampling != other.sampling:
             raise ValueError(
                 f"a part drawn by {self.sampling} with one drawn by {other.sampling}: expected "
@@ -88,7 +88,7 @@ class ClippedSum:
             gradient_low,
             statistic_low,
             self.positions + other.positions,
-            jnp.hypot(self.rerounding, other.rerounding),  # errors of rounding are independent
+            jnp.hypot(self.rerounding, other.rerounding),  # rounding errors are independent
             self.sampling,
         )
 
@@ -96,16 +96,16 @@ class ClippedSum:
 def summed_over_devices(
     total: ClippedSum, axis_name: str | Sequence[str] | None, key: jax.Array, limits: Limits
 ) -> ClippedSum:
-    """Sums `total` over the mesh axes, and refuses what would not be one sum under one noise.
+    """Sums `total` over the mesh axes; raises if the noise would not cover a single sum.
 
-    A float32 sum over devices would round all parts anew whenever one of them changes. The parts
-    are put on a public grid instead and added as integers, which is exact in any order.
+    In a float32 sum over devices, changing one part changes the rounding of all. The parts are
+    rounded to a public grid instead and added as integers, which is exact in any order.
 
     Args:
         total: this device's part.
         axis_name: the mesh axes to sum over, or None.
         key: the noise key.
-        limits: what the grid is made from.
+        limits: the limits that define the grid.
     """
     axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name or ())
     refuse_other_than_one_sum(total, axes, key)
@@ -113,7 +113,7 @@ def summed_over_devices(
         return total
     positions, rerounding = total.positions, total.rerounding
     if set(axes) & (varying_axes(positions) | varying_axes(rerounding)):
-        # They follow from shapes and are the same everywhere, but their types do not say so.
+        # They depend on shapes only and are the same everywhere, but their types do not show it.
         positions, rerounding = jax.lax.pmax((positions, rerounding), axes)
     devices = math.prod(jax.lax.axis_size(axis) for axis in axes)
     rows = positions.astype(jnp.float32) * devices

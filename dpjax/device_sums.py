@@ -1,4 +1,4 @@
-"""Sums over devices as integers on a public grid: exact, in whatever order they are added."""
+"""Sums over devices as integers on a public grid, exact in any order."""
 
 import math
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _COARSE = 2.0**-30
 
 
 class Limits(NamedTuple):
-    """The most that one example adds to a coordinate, in absolute value; public."""
+    """The largest absolute value that one example can add to a coordinate; public."""
 
     gradient: chex.Numeric
     statistic: chex.Numeric
@@ -27,21 +27,21 @@ class Limits(NamedTuple):
 # two), a pair becomes the limbs
 #     a = round(hi / coarse) + round(lo / coarse),
 #     b = round((hi mod coarse) / fine) + round((lo mod coarse) / fine),
-# where x mod coarse is the remainder of the division before. No sum of limbs overflows an int32:
+# where x mod coarse is the remainder of the first division. No sum of limbs overflows an int32:
 # |sum a| <= (1 + 2^-23) M / coarse + D, and |sum b| <= D (coarse / fine + 1) <= 2^30 + D. Scaling
-# is by powers of two and the remainders are exact, so all that is lost is the rounding to b: at
-# most one `fine` a coordinate and device.
+# is by powers of two and the remainders are exact, so the only error is the rounding to b: at most
+# one `fine` per coordinate and device.
 
 
 def limb_sum(
     sums: TwoFloat, most: chex.ArrayTree, devices: int, axes: tuple[str, ...] | None = None
 ) -> TwoFloat:
-    """Returns the sums over the devices, exact on the grid; float64 leaves are summed as they are.
+    """Returns the sums over the devices, exact on the grid; float64 leaves are summed directly.
 
     Args:
-        sums: this device's; without `axes` those of all devices, along a leading axis.
+        sums: this device's sums; without `axes`, the sums of all devices along a leading axis.
         most: for every leaf, a bound on the sum over devices of a coordinate's absolute values.
-        devices: D.
+        devices: D, the number of devices.
         axes: the mesh axes, inside `shard_map`.
     """
     highs, treedef = jax.tree.flatten(sums.hi)
@@ -65,30 +65,30 @@ def _over_leading_axis(tree: chex.ArrayTree) -> chex.ArrayTree:
     return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), tree)
 
 
-# The same in one limb, for a sum that may travel in 4 bytes a number only. M bounds the sum over
-# shards of a coordinate's absolute values, but for batches larger than six standard deviations
-# above the expected one: what exceeds a shard's share of the int32 range is cut off, which brings
-# no two parts further from each other. The cut is made on the integers, after both halves of a pair
-# are in. Rounding changes the difference of two parts by a unit at most in every coordinate, and so
-# by sqrt(d) units.
+# The same in one limb, for a sum of which only 4 bytes per number are sent. M bounds the sum over
+# shards of a coordinate's absolute values, except for batches more than six standard deviations
+# above the expected size: values that exceed a shard's share of the int32 range are clamped, which
+# never moves two parts further apart. The integers are clamped after both halves of a pair are
+# added. Rounding changes the difference of two parts by at most one unit per coordinate, and so by
+# sqrt(d) units.
 
 _UNIT = 2.0**-31
-_LARGEST_POWER = 2.01  # what _power_of_two_above returns is at most so many times its argument
+_LARGEST_POWER = 2.01  # _power_of_two_above returns at most this many times its argument
 
 
 def grid_sum(sums: TwoFloat, most: chex.Numeric, shards: int) -> TwoFloat:
-    """Returns the sums over the leading axis as integers: exact on a grid of 2^-31 of their range.
+    """Returns sums over the leading axis, computed as integers on a grid of 2^-31 of their range.
 
-    Float64 leaves are summed as they are.
+    Float64 leaves are summed directly.
 
     Args:
-        sums: those of all shards, along a leading axis.
+        sums: the sums of all shards, along a leading axis.
         most: a bound on the sum over shards of a coordinate's absolute values; public. Each shard
-            may have its share of it.
-        shards: how many there are.
+            gets an equal share of it.
+        shards: the number of shards.
     """
     scale = _power_of_two_above(jnp.asarray(most, jnp.float32))
-    share = math.floor(2.0**31 / shards / 1.0005)  # _power_of_two_above leaves twice that room
+    share = math.floor(2.0**31 / shards / 1.0005)  # _power_of_two_above leaves twice this margin
 
     def summed(hi: jax.Array, lo: jax.Array) -> TwoFloat:
         if hi.dtype != jnp.float32:
@@ -108,15 +108,15 @@ def grid_sum(sums: TwoFloat, most: chex.Numeric, shards: int) -> TwoFloat:
 
 
 def one_limb(coordinates: int, rows: int) -> float:
-    """Returns by how much `grid_sum` may change the difference of two parts of one shard.
+    """Returns how much `grid_sum` can change the difference of two parts of one shard.
 
-    In units of the most that a row adds to a coordinate, where `most` is that of so many rows.
+    In units of the largest value a row can add to a coordinate, if `most` allows for `rows` rows.
     """
     return math.sqrt(coordinates) * _LARGEST_POWER * rows * _UNIT
 
 
 def off_grid(coordinates: int, devices: int) -> float:
-    """Returns by how much `limb_sum` may change the difference of two sums, in units of `most`."""
+    """Returns how much `limb_sum` can change the difference of two sums, in units of `most`."""
     return 2 * devices * math.sqrt(coordinates) * _LARGEST_POWER * _fine(devices)
 
 
@@ -142,5 +142,5 @@ def _fine(devices: int) -> float:
 
 
 def _power_of_two_above(most: jax.Array) -> jax.Array:
-    """Returns a power of two above `most`, with room for what rounding may add to it."""
+    """Returns a power of two above `most`, with a margin for rounding."""
     return jnp.ldexp(jnp.float32(1), jnp.frexp(1.001 * most)[1])

@@ -1,4 +1,4 @@
-"""Inside `shard_map`: what differs by device, and what may be summed over devices."""
+"""Inside `shard_map`: which values differ between devices, and which may be summed over them."""
 
 import chex
 import jax
@@ -8,10 +8,10 @@ __all__ = ["refuse_other_than_one_sum", "varying", "varying_axes", "varying_zero
 
 
 def varying_zero(*trees: chex.ArrayTree) -> jax.Array | None:
-    """Returns a zero that differs by device as the trees do; None outside `shard_map`.
+    """Returns a zero that varies over the mesh axes of the trees; None outside `shard_map`.
 
-    Its value is 0 whatever the data holds; only its type carries the devices' axes. Made by
-    arithmetic because JAX's name for the cast has changed from release to release.
+    Its value is always 0; only its type carries the mesh axes. It is made by arithmetic because the
+    name of JAX's cast differs between releases.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return None
@@ -29,7 +29,7 @@ def _numbers(source: chex.Array) -> jax.Array:
 
 
 def varying(value: jax.Array, zero: jax.Array | None) -> jax.Array:
-    """Returns `value`, marked as differing by device like `zero`."""
+    """Returns `value`, with a type that varies over the same mesh axes as `zero`."""
     if zero is None:
         return value
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -39,11 +39,12 @@ def varying(value: jax.Array, zero: jax.Array | None) -> jax.Array:
 
 
 def refuse_other_than_one_sum(total: chex.ArrayTree, axes: tuple[str, ...], key: jax.Array) -> None:
-    """Refuses a sum over devices that would not be one sum under one noise.
+    """Raises if a sum over devices would not be a single sum with a single noise.
 
-    JAX's own types say what differs by device. A total that still differs after the sum, while the
-    noise key does not, would put the same noise on different signals; a total that does not differ
-    over an axis would be counted once per device. With ``check_vma=False`` the types say nothing.
+    JAX's types say which values differ between devices. If the total still differs after the sum
+    but the noise key does not, the same noise would cover different signals. If the total does not
+    differ over an axis, it would be counted once per device. With ``check_vma=False`` the types
+    carry no information, and nothing is checked.
 
     Args:
         total: this device's part.
@@ -65,7 +66,7 @@ def refuse_other_than_one_sum(total: chex.ArrayTree, axes: tuple[str, ...], key:
 
 
 def varying_axes(value: jax.Array) -> frozenset[str]:
-    """Returns the mesh axes over which a value differs, inside `shard_map`."""
+    """Returns the mesh axes over which a value varies, inside `shard_map`."""
     kind = jax.typeof(value)
     if hasattr(kind, "vma"):  # the name up to jax 0.9
         return kind.vma

@@ -35,7 +35,7 @@ __all__ = ["FitState", "Fitted", "fit"]
 
 
 class Ran(NamedTuple):
-    """Steps that were released: what a ledger is made of."""
+    """A number of released steps of one mechanism under one sampling; the ledger's entries."""
 
     mechanism: Mechanism
     sampling: Sampling
@@ -49,13 +49,13 @@ class Ran(NamedTuple):
 )
 @dataclass(frozen=True)
 class FitState:
-    """What `fit` resumes from. It holds the run's key, and so is private.
+    """The state from which `fit` can resume. It is private, because it holds the run's key.
 
     Attributes:
         params: the parameters.
-        opt_state: the state of privatize and of the optimizer.
+        opt_state: the state of `privatize` and of the optimizer.
         key: the run's key.
-        ran: what was released so far.
+        ran: the steps released so far.
     """
 
     params: chex.ArrayTree
@@ -64,22 +64,22 @@ class FitState:
     ran: tuple[Ran, ...]
 
     def __repr__(self) -> str:
-        """Shows all but the key."""
+        """Shows everything except the key."""
         return f"FitState(step={self.step}, params={self.params!r})"
 
     @property
     def step(self) -> int:
-        """How many steps were released."""
+        """The number of steps released so far."""
         return sum(each.steps for each in self.ran)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What `fit` returns, and what its callback is shown.
+    """The result of `fit`, also passed to its callback.
 
     Attributes:
         params: the parameters.
-        state: what a further call resumes from; private.
+        state: the state from which another call can resume; private.
         released: C_t, the bound, sigma_t and sigma_T of each step of this call, as NumPy arrays
             with a leading axis; safe to publish.
     """
@@ -90,7 +90,7 @@ class Fitted:
 
     @cached_property
     def ledger(self) -> "Ledger":
-        """Everything that was released on the data, also before a resume."""
+        """Everything released about the data, including steps before a resume."""
         from dpjax.accounting import Ledger  # noqa: PLC0415 (imported on first use: it takes 1 s)
 
         ledger = Ledger("data")
@@ -102,7 +102,7 @@ class Fitted:
         """Returns the epsilon of all steps so far.
 
         Args:
-            delta: the target.
+            delta: the target delta.
             accountant: as for `dpjax.epsilon`.
         """
         return self.ledger.epsilon(delta, accountant)
@@ -125,39 +125,41 @@ def fit(
 ) -> Fitted:
     """Trains with differential privacy: draws batches, takes private steps, keeps the ledger.
 
-    It is the loop of `sampling.draw`, `dpjax.per_example_grads`, `dpjax.privatize` and the
+    It runs a loop of `sampling.draw`, `dpjax.per_example_grads`, `dpjax.privatize` and the
     optimizer, compiled as one program between callbacks.
 
     Args:
         loss_fn: the loss of ONE example, ``loss_fn(params, example)``, or ``loss_fn(params,
             example, key)`` for one that draws random numbers, such as dropout.
-        params: where to start; ignored when `state` is given, but for its structure.
-        data: all private examples, a pytree with a leading axis of `sampling.dataset_size`. Arrays
-            that are split over a mesh stay so, and so do parameters: docs/scale.md. Rows behind the
-            last example, to make their number a multiple of the devices', are never drawn.
-        mechanism: what runs and is accounted, calibrated.
-        sampling: what draws the batches.
-        optimizer: what stands behind privatize, such as ``optax.adam(1e-3)``.
-        steps: how many steps to take in this call.
-        key: the run's key; noise, batches and the loss derive streams of their own.
+        params: the initial parameters; if `state` is given, only their structure is used.
+        data: all private examples, a pytree whose leading axis has length `sampling.dataset_size`.
+            Sharded arrays and parameters stay sharded; see docs/scale.md. The data may have extra
+            rows at the end, to make their number a multiple of the number of devices; these are
+            never drawn.
+        mechanism: the calibrated mechanism, which is run and accounted.
+        sampling: the sampling that draws the batches.
+        optimizer: the transformation that follows `privatize`, such as ``optax.adam(1e-3)``.
+        steps: the number of steps to take in this call.
+        key: the run's key, from which noise, batches and the loss get separate streams.
         engine: as for `dpjax.per_example_grads`.
         chunk: as for `dpjax.per_example_grads`.
-        state: ``fitted.state`` of an earlier call, to go on from there with the same key.
+        state: ``fitted.state`` of an earlier call, to continue from there with the same key.
         callback: called with a `Fitted` every `every` steps and at the end, for evaluation on
             held-out data, progress and checkpoints.
-        every: how many steps lie between two callbacks; None calls it at the end only.
+        every: the number of steps between two callbacks; None calls it only at the end.
 
     Returns:
-        Parameters, resumable state, public numbers per step, ledger and epsilon.
+        A `Fitted` with the parameters, a resumable state, the public numbers of every step, the
+        ledger and epsilon.
 
     Raises:
-        ValueError: as `dpjax.privatize` does, and for a state of another key.
+        ValueError: if `dpjax.privatize` raises, or if `state` was made with another key.
 
     Privacy:
-        The event is that of `steps` steps of the mechanism under the sampling: `fitted.epsilon`.
-        What a callback computes from the private data is not covered. Resume a state once: two runs
-        from one state draw the same noise, and their difference shows the data. So do two runs with
-        one key.
+        The event is `steps` steps of the mechanism under the sampling; `fitted.epsilon` gives its
+        cost. Anything a callback computes from the private data is not covered. Resume from a state
+        only once: two runs from one state draw the same noise, so their difference reveals the
+        data. The same holds for two runs with one key.
 
     Example:
         >>> import dpjax
@@ -227,9 +229,9 @@ def fit(
 
 
 def _split_rows(data: chex.ArrayTree) -> NamedSharding | None:
-    """Returns how the rows of the data are split over the devices of a mesh; None if they are not.
+    """Returns how the rows of the data are split over a mesh; None if they are not split.
 
-    Under `jit` only types tell, which know of explicit axes alone.
+    Under `jit` only the arrays' types say so, and only along explicit axes.
     """
     first = jax.tree.leaves(data)[0]
     if isinstance(first, jax.core.Tracer) or not isinstance(first, jax.Array):
@@ -250,7 +252,7 @@ def _fitted(
 
 
 def _takes_a_key(loss_fn: Callable[..., object]) -> bool:
-    """Says whether the loss has a third argument that must be given."""
+    """Returns whether the loss has a required third argument."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [
         each

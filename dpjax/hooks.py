@@ -1,4 +1,4 @@
-"""Hooks: what a mechanism does to gradients before its rule, and to the release after its noise."""
+"""Hooks: changes to gradients before the clipping rule, and to the release after the noise."""
 
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ State = TypeVar("State")
 
 
 class HookContext(NamedTuple):
-    """What a hook may know of the step that was just released; public.
+    """Public facts about the step just released, passed to a hook.
 
     Attributes:
         batch_size: the expected batch size B.
@@ -29,13 +29,13 @@ class Hook(Record, Generic[State]):
     """Changes per-example gradients before the rule, and the released gradient after the noise.
 
     Privacy:
-        `before` may use, for example i, that example alone and what was released earlier: the rule
-        then bounds what it made of the gradient, and the event stays that of the mechanism.
-        `after` sees released numbers only, so it is post-processing.
+        For example i, `before` may use only that example and earlier releases. The rule then bounds
+        the transformed gradient, and the event is still that of the mechanism. `after` sees
+        released numbers only, so it is post-processing.
 
     Attributes:
-        every_example: whether it keeps something for each example, so that every example takes part
-            in every step and no sampling amplifies.
+        every_example: whether the hook keeps state for each example, so that every example takes
+            part in every step and sampling gives no amplification.
     """
 
     role: ClassVar[str] = "hook"
@@ -46,7 +46,7 @@ class Hook(Record, Generic[State]):
         raise NotImplementedError
 
     def before(self, grads: PerExampleGrads, state: State) -> tuple[PerExampleGrads, State]:
-        """Returns the gradients that the rule is applied to, and the state."""
+        """Returns the gradients to which the rule is applied, and the new state."""
         raise NotImplementedError
 
     def after(
@@ -56,7 +56,7 @@ class Hook(Record, Generic[State]):
         params: chex.ArrayTree | None,
         context: HookContext,
     ) -> tuple[chex.ArrayTree, State]:
-        """Returns what becomes of the released mean gradient, and the state."""
+        """Returns the update made from the released mean gradient, and the new state."""
         raise NotImplementedError
 
 

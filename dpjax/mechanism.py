@@ -1,4 +1,4 @@
-"""The mechanism: one record that runs and is accounted."""
+"""`Mechanism`: the record that both training and accounting read."""
 
 import dataclasses
 import math
@@ -34,12 +34,12 @@ AnyThreshold: TypeAlias = Threshold[Any] | FloatOrSchedule | tuple[FloatOrSchedu
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a mechanism protects, or why it protects nothing.
+    """What a mechanism protects, or why it gives no guarantee.
 
     Attributes:
-        private: whether an accountant may be asked for epsilon at all.
+        private: whether the mechanism has an epsilon at all.
         relation: the neighbouring relation the bounds are stated for.
-        statement: one sentence for people.
+        statement: one sentence that describes the guarantee.
     """
 
     private: bool
@@ -48,19 +48,19 @@ class Guarantee:
 
 
 class Release(Protocol):
-    """What can be trained and audited: a `Mechanism`, or something without a guarantee."""
+    """Anything that can be trained and audited: a `Mechanism`, or a release without a guarantee."""
 
     @property
     def name(self) -> str | None:
-        """What it is called in files and tables."""
+        """Its name in files and tables."""
 
     @property
     def noise_multiplier(self) -> FloatOrSchedule | None:
-        """Its noise; None until it is calibrated."""
+        """The noise multiplier; None until it is calibrated."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """What it protects, or why nothing."""
+        """What it protects, or why it gives no guarantee."""
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed."""
@@ -79,19 +79,20 @@ class Release(Protocol):
         opt_state: optax.OptState,
         mask: chex.Array | None = None,
     ) -> ClippedSum:
-        """Returns the sum over a part of a batch; the arguments are those of `clipped_sum`."""
+        """Returns the clipped sum over part of a batch; takes the arguments of `clipped_sum`."""
 
     def diagnostics(self, opt_state: optax.OptState) -> dict[str, float]:
-        """Returns numbers of the data that its state holds: not private, for research."""
+        """Returns numbers from its state that depend on the data without noise, for research."""
 
     def to_plain(self) -> dict[str, Any]:
         """Returns it as plain data."""
 
 
-# Thresholds at which bounds, weights and noise are normal float32 numbers with room to spare.
+# Thresholds for which bounds, weights and noise are far from float32's limits.
 _SMALLEST, _LARGEST = _checks.SMALLEST, _checks.LARGEST
 
-# The noise's standard deviation, sigma times the bound, as float32 holds it and its grid.
+# Limits of the noise's standard deviation, sigma times the bound, within which float32 can
+# represent it and its grid.
 _LEAST_NOISE, _MOST_NOISE = 1e-36, 1e37
 
 
@@ -115,22 +116,22 @@ class Mechanism(_MechanismRecord):
     chose the batch.
 
     Args:
-        rule: how much of each gradient enters the sum; see `dpjax.rules`.
+        rule: the clipping or scaling rule, which weights each gradient; see `dpjax.rules`.
         threshold: a number, a schedule, an adaptive `dpjax.thresholds`, or with groups a tuple of
             numbers and schedules, one per group in the order in which the groups appear in the
-            parameters. A number lies in [1e-25, 1e25], where float32 holds the noise; without
-            noise a larger one, `math.inf` too, is read as 1e25, which clips nothing.
+            parameters. A number must be in [1e-25, 1e25], so that float32 can represent the noise.
+            Without noise, a larger one, such as `math.inf`, is read as 1e25, which clips nothing.
         noise_multiplier: the total, accounted sigma: a number or a schedule. None, or a schedule
-            with ``init=None``, until `dpjax.calibrate` finds it: nothing runs or is accounted
-            before. 0 runs without noise and without a guarantee.
+            with ``init=None``, until `dpjax.calibrate` finds it; an uncalibrated mechanism can be
+            neither run nor accounted. 0 runs without noise and without a guarantee.
         groups: None (one norm per example), "per_leaf", or a params-prefix pytree of labels. A
             scalar threshold C over G groups means C / sqrt(G) each; the bound is always the root
-            of the summed squares of the groups' bounds: C for clipping, sqrt(G) times the scale
-            for `global_adapt`, whose bound does not follow its threshold.
+            of the summed squares of the groups' bounds: C for clipping, and sqrt(G) times the scale
+            for `global_adapt`, whose bound does not depend on its threshold.
         momentum: None, `dpjax.momentum.inner_outer` or `dpjax.momentum.stored`.
         preconditioner: None, or `dpjax.adaclip.adaclip`.
-        noise: how the noise is made; `dpjax.noise.white` alone.
-        name: what it is called in files and tables; the constructors of `dpjax.methods` set it.
+        noise: the kind of noise; `dpjax.noise.white` is the only one.
+        name: its name in files and tables, set by the constructors of `dpjax.methods`.
 
     Privacy:
         Bound: `bound` per example, proven by the rule. Relation: add or remove one example; under
@@ -139,8 +140,8 @@ class Mechanism(_MechanismRecord):
         itself, and anything computed from the data outside the mechanism.
 
     Raises:
-        ContractViolation: a rule or a threshold from outside the package is seen to exceed its
-            bound; `dpjax.testing` looks harder.
+        ContractViolation: if a quick check finds that a rule or threshold from outside the package
+            exceeds its bound; `dpjax.testing` has thorough checks.
 
     Example:
         >>> import dpjax
@@ -172,7 +173,7 @@ class Mechanism(_MechanismRecord):
             raise TypeError(f"preconditioner = {self.preconditioner!r}: expected adaclip(...)")
         if not isinstance(self.noise, white):
             raise TypeError(f"noise = {self.noise!r}: expected dpjax.noise.white()")
-        # Folders are named by it: a name from a file must not lead elsewhere.
+        # The name becomes part of folder names, so one read from a file must not be a path.
         if self.name is not None and not re.fullmatch(r"[A-Za-z_][\w.-]*", str(self.name)):
             raise ValueError(f"name = {self.name!r}: expected a word, such as 'dp_sgd'")
         self._set(groups=normalised_groups(self.groups))
@@ -188,7 +189,7 @@ class Mechanism(_MechanismRecord):
         self._check_contract()
 
     def __repr__(self) -> str:
-        """Shows what the mechanism carries; fields that are left at their defaults are not."""
+        """Shows the fields that differ from their defaults."""
         shown = []
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -197,7 +198,7 @@ class Mechanism(_MechanismRecord):
         return f"Mechanism({', '.join(shown)})"
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the mechanism as plain data; white noise, the only kind, goes without saying."""
+        """Returns the mechanism as plain data; white noise, the only kind, is left out."""
         return {key: value for key, value in super().to_plain().items() if key != "noise"}
 
     @property
@@ -212,17 +213,17 @@ class Mechanism(_MechanismRecord):
 
     @property
     def hooks(self) -> tuple[Hook[Any], ...]:
-        """Momentum and preconditioner, those that there are, in the order gradients meet them."""
+        """The momentum and preconditioner, if any, in the order in which they are applied."""
         return tuple(hook for hook in (self.momentum, self.preconditioner) if hook is not None)
 
     @property
     def full_batch(self) -> bool:
-        """Whether every example takes part in every step, as stored momentum makes it."""
+        """Whether every example takes part in every step, as with stored momentum."""
         return any(hook.every_example for hook in self.hooks)
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the mechanism protects, or why nothing."""
+        """What the mechanism protects, or why it gives no guarantee."""
         relation = "add or remove one example"
         if not self.calibrated:
             return Guarantee(False, relation, f"No guarantee yet: {self._uncalibrated}.")
@@ -254,30 +255,30 @@ class Mechanism(_MechanismRecord):
         opt_state: optax.OptState,
         mask: chex.Array | None = None,
     ) -> ClippedSum:
-        """Returns the sum over a part of a batch, `dpjax.clipped_sum` of this mechanism."""
+        """Returns the clipped sum over part of a batch, `dpjax.clipped_sum` of this mechanism."""
         from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it stands above)
 
         return clipped_sum(self, grads, opt_state, mask)
 
     def diagnostics(self, opt_state: optax.OptState) -> dict[str, float]:
-        """Returns nothing: what a mechanism's state holds was released."""
+        """Returns an empty dict: everything in a mechanism's state was released."""
         del opt_state
         return {}
 
     def check_calibrated(self) -> None:
-        """Refuses a mechanism whose noise is not known yet.
+        """Raises unless the mechanism is calibrated.
 
         Raises:
-            ValueError: the noise multiplier is None, or a schedule without init.
+            ValueError: if the noise multiplier is None, or a schedule without init.
         """
         if not self.calibrated:
             raise ValueError(self._uncalibrated)
 
     def check_sampling(self, sampling: Sampling) -> None:
-        """Refuses a sampling that the mechanism does not run with.
+        """Raises if the mechanism cannot run with this sampling.
 
         Raises:
-            ValueError: momentum is stored for every example, and the sampling is not `FullBatch`.
+            ValueError: if momentum is stored for every example and the sampling is not `FullBatch`.
         """
         if self.full_batch and not isinstance(sampling, FullBatch):
             raise ValueError(
@@ -290,10 +291,10 @@ class Mechanism(_MechanismRecord):
         return schedules.value_at(self._noise_multiplier, step)
 
     def sigma_statistic(self, expected_batch_size: float | None = None) -> float | None:
-        """Returns sigma_S, resolved once from the largest sigma; None without a statistic.
+        """Returns sigma_S, the statistic's noise multiplier; None without a statistic.
 
         Args:
-            expected_batch_size: B, for thresholds whose default noise follows it.
+            expected_batch_size: B, for thresholds whose default noise depends on it.
         """
         if not isinstance(self.threshold, Threshold):
             return None
@@ -339,7 +340,7 @@ class Mechanism(_MechanismRecord):
         """Returns the L2 bound of one example's contribution over all groups.
 
         Args:
-            thresholds: the threshold, or (G,) one of each group.
+            thresholds: the threshold, or an array (G,) with one for each group.
         """
         return combined_norm(jnp.asarray(self.rule.bound(jnp.atleast_1d(thresholds))))
 
@@ -387,7 +388,7 @@ class Mechanism(_MechanismRecord):
         return value
 
     def _check_noise(self) -> None:
-        """Refuses noise that float32 does not hold: it would be zero, or infinite."""
+        """Raises if the noise would be zero or infinite in float32."""
         if _is_bare(self.noise_multiplier):
             return
         sigma = _checks.normal(
@@ -402,7 +403,7 @@ class Mechanism(_MechanismRecord):
                 )
 
     def _check_contract(self) -> None:
-        """Refuses a rule or a threshold from outside that breaks what the bound rests on."""
+        """Raises if a rule or threshold from outside the package breaks its contract."""
         if _contract.is_foreign(self.rule):
             known = (min(c, _LARGEST) for c in self._thresholds() if not callable(c))
             _contract.check_rule_lightly(self.rule, tuple(known))
@@ -410,7 +411,7 @@ class Mechanism(_MechanismRecord):
             _contract.check_threshold_lightly(self.threshold)
 
     def _thresholds(self) -> tuple[FloatOrSchedule, ...]:
-        """Returns the thresholds, or the largest that an adaptive one can come to."""
+        """Returns the thresholds, or the largest value that an adaptive one can reach."""
         if isinstance(self.threshold, Threshold):
             return (getattr(self.threshold, "ceiling", CEILING),)
         return self.threshold if isinstance(self.threshold, tuple) else (self.threshold,)
@@ -422,7 +423,7 @@ class Mechanism(_MechanismRecord):
         return self.threshold.sigma_statistic(sigma, expected_batch_size)
 
     def _check_split(self, expected_batch_size: float | None) -> None:
-        """Refuses a statistic whose noise leaves the gradient too little of the budget."""
+        """Raises if the statistic takes so much of the budget that too little is left."""
         if not self.adaptive:
             return
         sigma_s = self._resolved_statistic(expected_batch_size)
@@ -439,7 +440,7 @@ class Mechanism(_MechanismRecord):
 
 
 def _is_bare(value: FloatOrSchedule | None) -> bool:
-    """Says whether it is a callable of one's own: these are probed, and may be traced."""
+    """Returns whether the value is a plain callable, which is probed and may be traced."""
     return callable(value) and not isinstance(value, schedules.Schedule)
 
 

@@ -20,7 +20,7 @@ class InnerOuterState(NamedTuple):
 
     Attributes:
         iterates: the last K0 iterates, stacked along a leading axis, the newest first.
-        filled: how many of them have been filled so far.
+        filled: the number of iterates stored so far.
         outer: M, the momentum over released gradients; () without outer momentum.
     """
 
@@ -31,11 +31,11 @@ class InnerOuterState(NamedTuple):
 
 @dataclass(frozen=True)
 class inner_outer(Momentum[InnerOuterState]):
-    """Momentum before the rule, over an example's gradients, and after the noise, over releases.
+    """Inner momentum over each example's gradients, and outer momentum over released gradients.
 
-    Algorithm 3 of DP-PSASC keeps a momentum for every example of the data set, which takes N times
-    the memory of the parameters. Recomputed at the last released iterates, it is the gradient of
-    another *loss*, so that any engine can compute it. For example i at step k:
+    Algorithm 3 of DP-PSASC stores a momentum for every example of the data set, which takes N times
+    the memory of the parameters. Here it is recomputed at the last released iterates instead. It is
+    then the gradient of a modified *loss*, which any engine can compute. For example i at step k:
 
         ``m_{k,i} = sum_{l = max(0, k - length)}^{k} gamma0^(k - l) grad f(w_l, x_i)``
         ``        = grad at d = 0 of  sum_l gamma0^(k - l) f(w_l + d, x_i)``.

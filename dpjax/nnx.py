@@ -16,7 +16,7 @@ from dpjax.sampling import Drawn, Packed
 
 __all__ = ["Optimizer", "per_example_grads"]
 
-# Arrays in the place of variables; Flax 0.12.2 calls it `pure`.
+# Replaces variables by their arrays; Flax 0.12.2 calls it `pure`.
 _as_pure = nnx.as_pure if hasattr(nnx, "as_pure") else nnx.pure
 
 
@@ -30,22 +30,21 @@ def per_example_grads(
     """Turns the loss of one example into per-example gradients of an NNX model.
 
     Args:
-        loss_fn: ``loss_fn(model, example) -> scalar`` for ONE example, as for `nnx.grad`. What it
-            changes in the model (counters, sown values) is dropped.
+        loss_fn: ``loss_fn(model, example) -> scalar`` for ONE example, as for `nnx.grad`. Its
+            changes to the model (counters, sown values) are discarded.
         engine: as for `dpjax.per_example_grads`.
         chunk: as for `dpjax.per_example_grads`.
         has_aux: whether the loss returns ``(loss, aux)``.
-        wrt: the variables that are differentiated, the same as the optimizer's; all others are
-            held.
+        wrt: the variables to differentiate, the same as the optimizer's; all others stay fixed.
 
     Returns:
         ``grads_of(model, data, drawn, key=None)``, or ``grads_of(model, batch, mask=None,
-        key=None)``, as `dpjax.per_example_grads` returns with parameters in the place of the model.
-        With `key`, the model's random streams (dropout) are seeded anew for every example, from the
-        key and the example's number in the data set.
+        key=None)``, the same functions that `dpjax.per_example_grads` returns, with the model
+        instead of parameters. With `key`, the model's random streams (dropout) are reseeded for
+        every example, from the key and the example's row number in the data set.
 
     Raises:
-        ValueError: if the model keeps batch statistics, or random streams and no key is given.
+        ValueError: if the model has batch statistics, or has random streams and no key is given.
 
     Example:
         >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
@@ -118,9 +117,9 @@ class Optimizer(nnx.Optimizer[Any]):
 
         Args:
             model: the model, which is changed in place.
-            grads: what `dpjax.nnx.per_example_grads` or `dpjax.clipped_sum` returned; anything else
-                is handed to `nnx.Optimizer`.
-            **kwargs: reach the transformation.
+            grads: the output of `dpjax.nnx.per_example_grads` or `dpjax.clipped_sum`; anything else
+                is passed to `nnx.Optimizer`.
+            **kwargs: passed to the transformation.
         """
         if not isinstance(grads, PerExampleGrads | ClippedSum):
             return super().update(model, grads, **kwargs)
@@ -134,13 +133,13 @@ class Optimizer(nnx.Optimizer[Any]):
 
 
 def _reseeded(streams: nnx.State[Any, Any], key: jax.Array) -> nnx.State[Any, Any]:
-    """Returns random streams that begin anew: stream number i from the key folded with i."""
+    """Returns reseeded random streams: stream number i gets the key folded with i."""
     number = iter(range(len(jax.tree.leaves(streams))))
 
     def renewed(value: jax.Array) -> jax.Array:
         own = jax.random.fold_in(key, next(number))
         if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return jnp.zeros_like(value)  # how often the stream was asked
+            return jnp.zeros_like(value)  # the number of keys drawn from the stream
         return (
             own if jnp.issubdtype(own.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(own)
         )

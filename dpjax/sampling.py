@@ -1,4 +1,4 @@
-"""How batches are drawn. The same record draws the batches and is accounted."""
+"""Samplings: records that draw batches and tell the accountant how they were drawn."""
 
 import math
 from dataclasses import dataclass, field
@@ -32,12 +32,12 @@ class Drawn:
 
     Attributes:
         indices: row numbers in the whole data set, increasing, followed by padding; private.
-        size: how many rows were drawn; private.
+        size: the number of rows drawn; private.
         start: the first row of the range; 0 for the whole data set.
         sampling: the sampling that drew it.
-        length: the number of rows in the range, and of the data it is used with.
-        sharding: how the rows are split over devices, and with them the arrays above, which then
-            have a leading axis; None if that was not said.
+        length: the number of rows in the range, which is also that of the data it is used with.
+        sharding: how the rows are split over devices; the arrays above then have a leading axis
+            that is split in the same way. None if it was not given.
 
     Privacy:
         Which rows were drawn, and how many, must stay secret: amplification by sampling relies on
@@ -63,10 +63,10 @@ class Drawn:
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def packed(self) -> "Packed":
-        """Returns the batch for use with rows that were gathered elsewhere, in the order of `rows`.
+        """Returns the batch for use with rows gathered elsewhere, in the order of `rows`.
 
         Raises:
-            ValueError: if it was drawn with a sharding: its rows lie on the devices.
+            ValueError: if the batch was drawn with a sharding, because its rows are on the devices.
 
         Example:
             >>> FullBatch(3).draw(jax.random.key(0), step=0).packed().indices.tolist()
@@ -88,8 +88,8 @@ class Packed:
     """A batch whose rows were gathered elsewhere: ``grads_of(params, rows, drawn.packed())``.
 
     Attributes:
-        indices: the number, in the whole data set, of each row handed over; private.
-        size: how many of them are real, the others being padding; private.
+        indices: the row number in the whole data set of each row; private.
+        size: the number of real rows, the others being padding; private.
         sampling: the sampling that drew it.
     """
 
@@ -121,7 +121,7 @@ class Sampling(Record):
     Attributes:
         rate: the probability that an example is drawn, before any truncation.
         batch_size: B, the expected batch size, before any truncation.
-        dataset_size: N, the number of examples; None where it is not needed.
+        dataset_size: N, the number of examples; None if it is not needed.
     """
 
     role: ClassVar[str] = "sampling"
@@ -137,22 +137,22 @@ class Sampling(Record):
         part: tuple[chex.Numeric, int] | None = None,
         sharding: NamedSharding | None = None,
     ) -> Drawn:
-        """Draws the batch of a step. Works in `jit`: its shape is fixed, its rows increase.
+        """Draws the batch of a step. Works under `jit`: the shape is fixed.
 
         Whether row i is in the batch of step t depends on (key, t, i) and, where the size is
         capped, on the random numbers of the other rows; never on devices, processes or parts.
 
         Args:
-            key: the key of the run, the same at every step. It may be the one given to `privatize`:
-                each derives a stream of its own.
+            key: the key of the run, the same at every step. It may be the key given to `privatize`:
+                each derives its own stream.
             step: t, from 0; possibly traced.
             part: ``(start, rows)`` for the same batch restricted to the rows
                 ``start, ..., start + rows - 1``. `start` may be traced, as from
                 `jax.lax.axis_index`. `Poisson` draws only for these rows; the others draw for all N
                 and keep the part.
             sharding: how the rows of the data are split over a mesh, ``data.sharding``: each device
-                then draws for the rows that it holds. The data has as many rows on each device, and
-                so up to a row a device more than N at its end, which are never drawn.
+                then draws for the rows that it holds. Every device holds the same number of rows,
+                so the data may have a few rows more than N at the end, which are never drawn.
 
         Raises:
             TypeError: if `key` is not a JAX key.
@@ -184,32 +184,33 @@ class Sampling(Record):
         return _drawn(self, noise.checked_key(key), jnp.asarray(step), jnp.int32(start), length)
 
     def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
-        """Marks which of these rows, all below N, are in the batch of a step's key."""
+        """Returns a mask of the rows, all below N, that are in the batch of a step's key."""
         raise NotImplementedError
 
     def _most(self, length: int) -> int:
-        """Returns the largest batch that can come out of so many rows."""
+        """Returns the size of the largest batch that can be drawn from `length` rows."""
         return length
 
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Takes every example independently with probability ``rate = batch_size / dataset_size``.
+    """Includes each example independently with probability ``rate = batch_size / dataset_size``.
 
-    An example is taken when its 64 random bits are below ``floor(rate 2^64)``. The probability is
-    thus never above the accounted rate, and below it by at most 2^-64.
+    An example is included if its 64 random bits are below ``floor(rate 2^64)``. The probability is
+    thus never above the accounted rate, and at most 2^-64 below it.
 
     Args:
         batch_size: B, the expected batch size, in [1, N].
         dataset_size: N, the number of examples.
-        rate: B / N, derived from the two; where only a rate is known, use `with_rate`.
+        rate: B / N, derived from the two; if you only know the rate, use `with_rate`.
 
     Raises:
         ValueError: if a number is outside its range, or `rate` contradicts the sizes.
 
     Privacy:
-        Relation: add or remove one example ("pld" also knows replace-one). Event: a Poisson-sampled
-        release per step. Shuffled batches of fixed size are *not* Poisson samples.
+        Relation: add or remove one example ("pld" also supports replace-one). Event: a
+            Poisson-sampled release per step. Shuffled batches of fixed size are *not* Poisson
+            samples.
 
     Example:
         >>> sampling = Poisson(batch_size=256, dataset_size=60_000)
@@ -245,11 +246,11 @@ class Poisson(Sampling):
 
     @classmethod
     def with_rate(cls, rate: float, dataset_size: int | None = None) -> Self:
-        """Returns the sampling of a known rate; without `dataset_size` it is for accounting only.
+        """Returns the sampling with this rate; without `dataset_size` it is for accounting only.
 
         Args:
             rate: the probability of each example, in (0, 1].
-            dataset_size: N, if batches are to be drawn.
+            dataset_size: N, needed to draw batches.
 
         Example:
             >>> Poisson.with_rate(0.01).rate
@@ -277,7 +278,7 @@ class Poisson(Sampling):
         return _below_rate(key, rows, self.rate)
 
     def __repr__(self) -> str:
-        """Shows the constructor that makes it."""
+        """Shows the constructor call that makes it."""
         if self.dataset_size is None:
             return f"Poisson.with_rate({self.rate!r})"
         return f"Poisson(batch_size={self.batch_size!r}, dataset_size={self.dataset_size!r})"
@@ -285,7 +286,7 @@ class Poisson(Sampling):
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Sampling):
-    """Poisson sampling that drops examples at random when more than `max_size` were drawn.
+    """Poisson sampling that drops examples at random if more than `max_size` were drawn.
 
     Use it where memory sets a hard limit on the batch.
 
@@ -298,9 +299,9 @@ class TruncatedPoisson(Sampling):
         ValueError: if a number is outside its range.
 
     Privacy:
-        Relation: add or remove one example ("pld" also knows replace-one). Event: a
-        `TruncatedSubsampledGaussianDpEvent` per step. It costs a little more than `Poisson`, since
-        one example can displace another.
+        Relation: add or remove one example ("pld" also supports replace-one). Event: a
+            `TruncatedSubsampledGaussianDpEvent` per step. It costs a little more than `Poisson`,
+            because one example can displace another.
 
     Example:
         >>> sampling = TruncatedPoisson(batch_size=3, dataset_size=6, max_size=4)
@@ -338,7 +339,7 @@ class TruncatedPoisson(Sampling):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """Takes a fixed number of examples, uniformly without replacement, anew at every step.
+    """Draws a fixed number of examples uniformly without replacement, independently at every step.
 
     Args:
         size: B, the batch size, in [1, N].
@@ -348,8 +349,9 @@ class FixedSize(Sampling):
         ValueError: if a number is outside its range.
 
     Privacy:
-        Relation: replace one example, which can change the sum by two bounds; add or remove one
-        does not fit a batch of fixed size. Event: a release per step, sampled without replacement.
+        Relation: replace one example, which can change the sum by twice the bound; adding or
+            removing one is not defined for batches of fixed size. Event: a release per step,
+            sampled without replacement.
         Accountants: "rdp" and "tcdp".
 
     Example:
@@ -384,7 +386,7 @@ class FixedSize(Sampling):
 
     def _taken(self, key: jax.Array, rows: jax.Array) -> jax.Array:
         everyone = _every_row(self.dataset_size, rows)
-        # Not `jnp.ones`: inside `shard_map` it must differ by device where the key does.
+        # Not `jnp.ones`: inside `shard_map` it must vary over the same axes as the key.
         among = _tickets(key, everyone)[0] >= 0
         return _chosen(key, among, self.size)[rows]
 
@@ -394,10 +396,10 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Takes every example at every step.
+    """Uses every example at every step.
 
     Args:
-        dataset_size: N, the number of examples; None for accounting only, which does not need it.
+        dataset_size: N, the number of examples; may be None for accounting only.
 
     Raises:
         ValueError: if `dataset_size` is below 1.
@@ -420,7 +422,7 @@ class FullBatch(Sampling):
 
     @property
     def batch_size(self) -> float | None:  # type: ignore[override]
-        """N, where it is known."""
+        """N, if it is known."""
         return None if self.dataset_size is None else float(self.dataset_size)
 
     @property
@@ -471,7 +473,7 @@ def _drawn_by_shard(
 ) -> Drawn:
     """Draws on each device for the rows it holds; no device learns of another's."""
     axes = leading_axes(sharding)
-    context = jax.sharding.get_abstract_mesh()  # its axes may be automatic for the time being
+    context = jax.sharding.get_abstract_mesh()  # its axes may be automatic at the moment
     mesh = sharding.mesh if context.empty else context
     shards = math.prod(mesh.shape[axis] for axis in axes)
     length = -(-(sampling.dataset_size or 0) // shards)
@@ -491,7 +493,7 @@ def _drawn_by_shard(
 
 
 def _every_row(dataset_size: int, like: jax.Array) -> jax.Array:
-    """Returns all row numbers, differing by device, for `shard_map`, where `like` does."""
+    """Returns all row numbers; inside `shard_map` they vary over the same axes as `like`."""
     return jnp.arange(dataset_size, dtype=jnp.int32) + (like[0] ^ like[0])
 
 
@@ -514,10 +516,10 @@ def _below_limit(key: jax.Array, rows: jax.Array, limit: int) -> jax.Array:
 
 
 def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
-    """Marks `size` of the marked rows, uniformly without replacement; all, where there are fewer.
+    """Keeps `size` of the marked rows, uniformly without replacement, or all if there are fewer.
 
-    Those with the smallest tickets win, and rows that tie for the last places draw again among
-    themselves. So the choice is exactly uniform, and nothing is drawn where all may stay.
+    The rows with the smallest tickets win, and rows that tie for the last places draw again among
+    themselves. So the choice is exactly uniform, and nothing is drawn if all may stay.
     """
     choice = noise.stream(key, "choice")
     rows = jnp.arange(among.shape[0], dtype=jnp.int32)
@@ -539,19 +541,19 @@ def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
 
 
 def _order_statistic(tickets: jax.Array, among: jax.Array, rank: jax.Array) -> jax.Array:
-    """Returns the ticket of this rank, from 1, among the marked rows: bit by bit from the top."""
+    """Returns the ticket of this rank, from 1, among the marked rows, found bit by bit."""
 
     def next_bit(i: jax.Array, found: jax.Array) -> jax.Array:
         trial = found | (jnp.uint32(2**31) >> i.astype(jnp.uint32))
         return jnp.where(_count(among & (tickets < trial)) < rank, trial, found)
 
-    # Differs by device, for `shard_map`, as the tickets and marks do.
+    # Inside `shard_map` it must vary over the same axes as the tickets and marks.
     zero = (tickets[0] ^ tickets[0]) * among[0].astype(jnp.uint32)
     return jax.lax.fori_loop(0, 32, next_bit, zero)
 
 
 def _in_front(marked: jax.Array, values: jax.Array, length: int, fill: int) -> jax.Array:
-    """Returns the marked values in their order, then `fill`."""
+    """Returns the marked values in order, followed by `fill`."""
     # On a CPU, this scan takes a third of the time of `jnp.cumsum`.
     place = jax.lax.associative_scan(jnp.add, marked.astype(jnp.int32)) - 1
     filled = jnp.full(length, fill, values.dtype)

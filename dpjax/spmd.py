@@ -1,4 +1,4 @@
-"""Automatic SPMD: plain `jit` on arrays that a mesh splits, along automatic or explicit axes."""
+"""Automatic SPMD: plain `jit` on arrays sharded over a mesh with automatic or explicit axes."""
 
 import math
 from collections.abc import Callable
@@ -27,9 +27,9 @@ Tree = TypeVar("Tree")
 
 
 def mesh_of(value: object) -> AbstractMesh | None:
-    """Returns the mesh of several devices that a traced array lies on, if any.
+    """Returns the mesh of several devices that a traced array is sharded over, if any.
 
-    None inside `shard_map`, where a device sees its own part only, and outside of `jit`.
+    Returns None outside `jit`, and inside `shard_map`, where a device sees only its own part.
     """
     if not isinstance(value, jax.core.Tracer) or jax.sharding.get_abstract_mesh().manual_axes:
         return None
@@ -40,11 +40,11 @@ def mesh_of(value: object) -> AbstractMesh | None:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Shards:
-    """How rows lie on devices under automatic SPMD: in parts of equal length, one after the other.
+    """How rows are split over devices under automatic SPMD: in consecutive parts of equal length.
 
     Attributes:
-        count: how many parts there are; 1 on one device, and inside `shard_map`.
-        sharding: how an array's leading axis is split over them; None where that is not known.
+        count: the number of parts; 1 on one device and inside `shard_map`.
+        sharding: how an array's leading axis is split over them; None if unknown.
     """
 
     count: int = 1
@@ -52,19 +52,19 @@ class Shards:
 
     @classmethod
     def of(cls, tree: chex.ArrayTree, rows: int, told: NamedSharding | None = None) -> "Shards":
-        """Returns how the rows of arrays lie, from the arrays' types or as the caller was told.
+        """Returns how the rows of arrays are split, from their types or as given by the caller.
 
-        Along automatic axes, types name a mesh but not how it splits an array. Rows are then taken
-        to be split as far as the mesh can split them: a part may be smaller than what a device
-        holds, which costs some memory, and is never larger.
+        Along automatic axes, types name the mesh but not how it splits an array. Rows are then
+        assumed to be split over as many devices as possible. A part may be smaller than what a
+        device holds, which costs some memory, but is never larger.
 
         Args:
             tree: pytree of arrays with a leading axis.
             rows: the length of that axis.
-            told: how they are split; None if nobody said.
+            told: how they are split; None if the caller does not know.
 
         Raises:
-            ValueError: if rows that are said to be split cannot be split evenly.
+            ValueError: if `told` does not split the rows evenly.
         """
         leaves = jax.tree.leaves(tree)
         mesh = next(filter(None, map(mesh_of, leaves)), None)
@@ -82,10 +82,11 @@ class Shards:
         return cls(count, NamedSharding(_automatic(mesh), PartitionSpec(axes)))
 
     def each(self, fn: Callable[..., chex.ArrayTree]) -> Callable[..., chex.ArrayTree]:
-        """Returns `fn` of each part's rows, its results along a new leading axis; `fn` for one.
+        """Returns `fn` mapped over the parts, with results along a new leading axis.
 
         Args:
-            fn: a function of pytrees of arrays with a leading axis of rows.
+            fn: a function of pytrees of arrays with a leading axis of rows. With one part, `fn`
+                itself is returned.
         """
         if self.count == 1:
             return fn
@@ -96,7 +97,7 @@ class Shards:
         return lambda *rows: self.pinned(jax.vmap(fn)(*jax.tree.map(split, rows)))
 
     def of_rows(self, fn: Callable[..., chex.ArrayTree], *rows: chex.ArrayTree) -> chex.ArrayTree:
-        """Returns `fn` of each part's rows, results that have rows themselves laid end to end."""
+        """Returns `fn` applied to each part's rows, with the rows of the results concatenated."""
         if self.count == 1:
             return fn(*rows)
         found = self.each(fn)(*rows)
@@ -105,7 +106,7 @@ class Shards:
     def mapped(
         self, fn: Callable[[chex.ArrayTree], chex.ArrayTree], rows: chex.ArrayTree
     ) -> chex.ArrayTree:
-        """Returns ``jax.lax.map(fn, rows)``, a row of every part at a time."""
+        """Returns ``jax.lax.map(fn, rows)``, computed for one row of every part at a time."""
         if self.count == 1:
             return jax.lax.map(fn, rows)
 
@@ -119,9 +120,9 @@ class Shards:
         )
 
     def pinned(self, tree: chex.ArrayTree) -> chex.ArrayTree:
-        """Returns arrays whose leading axis stays where the rows are, as far as that is known.
+        """Returns the arrays, constrained to stay on the devices of their rows if these are known.
 
-        Without this, the compiler may move rows to where a sharded parameter lies.
+        Without this, the compiler may move rows to the devices of a sharded parameter.
         """
         if self.sharding is None:
             return tree
@@ -139,13 +140,13 @@ WHOLE = Shards()
 """All rows in one piece."""
 
 
-# Along explicit axes, what `jax.make_mesh` makes, every operation must say how its result is split,
-# which per-example gradients of an arbitrary loss cannot. So they are computed as
-# `jax.sharding.auto_axes` would do it: on the same mesh with automatic axes.
+# Along explicit axes, the default of `jax.make_mesh`, every operation must state how its result is
+# split, which per-example gradients of an arbitrary loss cannot. So they are computed as in
+# `jax.sharding.auto_axes`: on the same mesh with automatic axes.
 
 
 def leading_axis(tree: chex.ArrayTree) -> NamedSharding | None:
-    """Returns how types say that the leading axis of arrays is split; None if they do not say."""
+    """Returns how the leading axis of arrays is split, if their types say so; otherwise None."""
     kinds = [_sharding(leaf) for leaf in jax.tree.leaves(tree)]
     explicit = [kind for kind in kinds if kind is not None and kind.mesh.explicit_axes]
     if not explicit:
@@ -154,19 +155,19 @@ def leading_axis(tree: chex.ArrayTree) -> NamedSharding | None:
 
 
 def explicit_mesh(*trees: chex.ArrayTree) -> AbstractMesh | None:
-    """Returns the mesh with explicit axes that arrays lie on, if any."""
+    """Returns the mesh with explicit axes that the arrays are sharded over, if any."""
     kinds = [_sharding(leaf) for leaf in jax.tree.leaves(trees)]
     meshes = [kind.mesh.abstract_mesh for kind in kinds if kind is not None]
     return next((mesh for mesh in meshes if mesh.explicit_axes), None)
 
 
 def automatic_axes(mesh: AbstractMesh | None) -> AbstractContextManager[None]:
-    """Returns a context in which the mesh's explicit axes are automatic; None changes nothing."""
+    """Returns a context in which the mesh's explicit axes are automatic; no-op for None."""
     return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(_automatic(mesh))
 
 
 def as_automatic(tree: Tree, mesh: AbstractMesh | None) -> Tree:
-    """Returns the arrays for use within `automatic_axes`, where they are; nothing is moved."""
+    """Returns the arrays for use within `automatic_axes`, without moving them."""
     if mesh is None:
         return tree
 
@@ -181,13 +182,13 @@ def as_automatic(tree: Tree, mesh: AbstractMesh | None) -> Tree:
 
 
 def as_explicit(tree: Tree, mesh: AbstractMesh | None, like: chex.ArrayTree = None) -> Tree:
-    """Returns what was computed within `automatic_axes` for use outside.
+    """Returns results of a computation within `automatic_axes`, for use outside.
 
     Args:
         tree: pytree of arrays.
         mesh: the mesh with explicit axes; None changes nothing.
-        like: pytree of arrays or of `jax.ShapeDtypeStruct`, which the results lie as; None to have
-            them whole on every device.
+        like: pytree of arrays or of `jax.ShapeDtypeStruct` whose sharding the results get; None
+            replicates them on every device.
     """
     if mesh is None:
         return tree
@@ -201,7 +202,7 @@ def as_explicit(tree: Tree, mesh: AbstractMesh | None, like: chex.ArrayTree = No
 
 
 def _sharding(leaf: object) -> NamedSharding | None:
-    """Returns what an array's type says of where it lies; None for what is no such array."""
+    """Returns the sharding in an array's type; None if there is none."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
     return jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None

@@ -1,12 +1,12 @@
-"""Sums carried as two floats, so that adding an example does not round the others again.
+"""Sums held as two floats, so that adding an example does not change how the others are rounded.
 
-A float32 sum over B rows is off by about ``sqrt(B) 2^-24`` of its size, and by how much depends on
-every row: one more example, even a zero, moves it. A pair hi + lo holds the sum to about 2^-46.
+A float32 sum over B rows has a relative error of about ``sqrt(B) 2^-24``, which depends on every
+row: one more example, even a zero, changes it. A pair hi + lo holds the sum to about 2^-46.
 
-Rows are added as integers: each product is put on a grid of 2^-46 of the largest, as two int32
-limbs, and sums of those are exact in any order. Chunks and parts are added by `two_sum`, whose
-additions compilers must not rearrange. XLA does not; but code generators contract ``w * x + y``
-into one rounding, so that no product of the same program may enter it.
+Rows are added as integers: each product is rounded to a grid of 2^-46 of the largest and held as
+two int32 limbs, whose sums are exact in any order. Chunks and parts are added by `two_sum`, whose
+additions compilers must not rearrange. XLA does not, but code generators fuse ``w * x + y`` into
+one rounding, so the arguments of `two_sum` must not be products computed in the same program.
 """
 
 from typing import NamedTuple
@@ -26,8 +26,9 @@ __all__ = [
     "weighted_row_sum",
 ]
 
-# Rows are added in blocks of this many, and then the blocks: integers of this many rows fit their
-# dtype, and the low half of a float, itself rounded at each addition, has few of them in a line.
+# Rows are added in blocks of this many, and then the blocks are added. The integer sums of a block
+# fit their dtype, and the low half of a float, which is rounded at each addition, is rounded less
+# often.
 _BLOCK = 128
 _UNROLLED = 8
 
@@ -37,7 +38,7 @@ class TwoFloat(NamedTuple):
 
     Attributes:
         hi: the sum rounded to its dtype.
-        lo: what that rounding left out; zero for float64 and for integers.
+        lo: the rounding error; zero for float64 and for integers.
     """
 
     hi: chex.ArrayTree
@@ -45,14 +46,14 @@ class TwoFloat(NamedTuple):
 
 
 def accumulation_dtype(leaf: jax.Array) -> jnp.dtype:
-    """Returns the dtype sums over `leaf` are taken in: float32, or float64 for float64."""
+    """Returns the dtype in which sums over `leaf` are computed: float32, or float64 for float64."""
     return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
 def two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns ``(s, e)`` with ``s = fl(a + b)`` and ``s + e = a + b`` exactly, barring overflow.
 
-    Neither argument may be a product that is computed in the same program; see above.
+    Neither argument may be a product computed in the same program; see the module docstring.
 
     >>> two_sum(jnp.float32(1), jnp.float32(2**-30))
     (Array(1., dtype=float32), Array(9.313226e-10, dtype=float32))
@@ -65,7 +66,7 @@ def two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def added(x: TwoFloat, y: TwoFloat) -> TwoFloat:
-    """Returns x + y, leaf by leaf, with an error of a few 2^-48 of the parts.
+    """Returns x + y, leaf by leaf, with a relative error of a few 2^-48.
 
     >>> x = TwoFloat(jnp.float32(1), jnp.float32(2**-30))
     >>> added(x, x)
@@ -76,7 +77,7 @@ def added(x: TwoFloat, y: TwoFloat) -> TwoFloat:
 
 
 def of_integer(limb: jax.Array, unit: chex.Numeric) -> TwoFloat:
-    """Returns ``limb * unit`` for an int32 and a power of two: a float32 holds 24 bits, it has 31.
+    """Returns ``limb * unit`` for an int32 and a power of two, as a pair that holds all 31 bits.
 
     >>> [float(half) for half in of_integer(jnp.int32(2**24 + 1), 0.5)]
     [8388608.0, 0.5]
@@ -92,8 +93,8 @@ def weighted_row_sum(weights: jax.Array, rows: jax.Array, most: jax.Array) -> Tw
     Args:
         weights: (k,).
         rows: (k, ...), finite.
-        most: at least the largest absolute value of a product; the sum is exact to 2^-46 of it
-            for each row.
+        most: at least the largest absolute value of a product; the error is at most 2^-46 of it per
+            row.
 
     Example:
         >>> rows = jnp.array([[1e8], [1.0], [-1e8]])
@@ -122,14 +123,15 @@ def weighted_row_sum(weights: jax.Array, rows: jax.Array, most: jax.Array) -> Tw
 def _limb_sums(
     columns: jax.Array, rows: jax.Array, scale: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns integers A, B with ``A 2^-23 + B 2^-46`` the sums of blocks of rows, over scale.
+    """Returns integers A, B such that ``A 2^-23 + B 2^-46`` are the block sums divided by scale.
 
-    A row adds at most 2^23 to each, and a block has at most 2^7 rows: no sum overflows. All but
-    the product itself is exact. Eight rows are added at a time, which vectorises, then the rest.
+    A row adds at most 2^23 to each, and a block has at most 2^7 rows, so no sum overflows.
+    Everything except the product itself is exact. Eight rows are added at a time, which vectorises,
+    then the rest.
     """
 
     def limbs(columns: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # By `scale` first: a product near the ends of float32 must not leave them.
+        # Divide by `scale` first, so that a product near the limits of float32 stays in range.
         x = (columns * rows.astype(jnp.float32)) / scale * 2.0**23
         a = jnp.round(x)
         return a.astype(jnp.int32), jnp.round((x - a) * 2.0**23).astype(jnp.int32)
@@ -164,7 +166,7 @@ def _of_limbs(limbs: tuple[jax.Array, jax.Array], scale: jax.Array) -> TwoFloat:
 def row_sum(rows: jax.Array) -> TwoFloat:
     """Returns the sum over the leading axis; float64 and integers are summed plainly.
 
-    `rows` must not be a product that is computed in the same program; see above.
+    `rows` must not be a product computed in the same program; see the module docstring.
     """
     if rows.dtype != jnp.float32:
         total = jnp.sum(rows, axis=0)
@@ -199,7 +201,7 @@ def pair_sum(pairs: TwoFloat) -> TwoFloat:
 
 def _reduced(pair: chex.ArrayTree, axis: int) -> chex.ArrayTree:
     # One reduction of both halves: under automatic SPMD each device reduces its rows, and the
-    # devices' pairs are gathered and reduced likewise.
+    # devices' pairs are then gathered and reduced in the same way.
     zero = jnp.zeros((), jnp.float32)
     return jax.lax.reduce(
         tuple(pair), (zero, zero), lambda x, y: _added(x[0], x[1], y[0], y[1]), (axis,)
@@ -214,7 +216,7 @@ def _added(
 
 
 def _normalised(hi: jax.Array, lo: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the pair with hi = fl(hi + lo); an infinite hi stays so, though lo became NaN."""
+    """Returns the pair with hi = fl(hi + lo); an infinite hi stays infinite even if lo is NaN."""
     if not jnp.issubdtype(hi.dtype, jnp.floating):
         return hi, lo
     s, e = two_sum(hi, jnp.where(jnp.isfinite(lo), lo, 0))

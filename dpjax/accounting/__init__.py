@@ -1,4 +1,4 @@
-"""Accounting: the epsilon of what ran, by Google's dp-accounting."""
+"""Privacy accounting of mechanisms under a sampling, built on Google's dp-accounting."""
 
 from dpjax.accounting import tuning
 from dpjax.accounting.bound import Bound, delta, epsilon

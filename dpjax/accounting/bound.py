@@ -1,4 +1,4 @@
-"""Epsilon and delta of what ran, as numbers that know how they were computed."""
+"""Epsilon and delta of a mechanism, as floats that record how they were computed."""
 
 import decimal
 import math
@@ -30,14 +30,14 @@ __all__ = [
 
 
 class Bound(float):
-    """An upper bound on epsilon or delta: a float that knows how it was computed.
+    """An upper bound on epsilon or delta: a float that records how it was computed.
 
     Attributes:
-        lower: a lower bound on the same quantity; 0 where none is computed.
+        lower: a lower bound on the same quantity; 0 if none is computed.
         accountant: "pld", "rdp", "tcdp" or "gdp".
         relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
-        guarantee: False for a figure that is an approximation or not proven.
-        note: what must be said with the number, such as why it is no guarantee; usually empty.
+        guarantee: False if the number is an approximation or not proven.
+        note: a caveat to report with the number, such as why it is not a guarantee; usually empty.
 
     Example:
         >>> import dpjax
@@ -291,11 +291,11 @@ def make_bound(
 
     Args:
         value: the bound itself.
-        accountant: who computed it.
+        accountant: the accountant that computed it.
         relation: the neighbouring relation.
         lower: a lower bound on the same quantity.
-        note: what must be said with the number.
-        guarantee: whether it is one.
+        note: a caveat to report with the number.
+        guarantee: whether the number is a proven bound.
 
     Raises:
         ValueError: if `value` is NaN.
@@ -309,7 +309,7 @@ def make_bound(
 
 
 def _doubt(happened: dp_accounting.DpEvent, accountant: str) -> str:
-    """Returns why a figure is no guarantee, if it is none."""
+    """Returns why a number is not a guarantee; empty if it is one."""
     samplings = [gaussians.sampling for gaussians in leaves(happened).gaussians]
     sampled = [sampling for sampling in samplings if sampling != PoissonSampling(1.0)]
     if accountant == "gdp" and sampled:
@@ -350,7 +350,7 @@ def rounded_down(value: float, digits: int = 4) -> str:
 def _rounded(value: float, digits: int, side: str) -> str:
     value = float(value)
     nearest = f"{value:.{digits}g}"
-    # What prints exactly stays, also when its binary form is a hair off, as 2e-6 is.
+    # A number that prints exactly stays, even if its binary form is slightly off, as for 2e-6.
     if float(nearest) == value or not 0 < value < math.inf:
         return nearest
     exact = decimal.Decimal(value)

@@ -1,4 +1,4 @@
-"""The budget guard: refuses a release that would exceed the budget."""
+"""Privacy budgets that refuse a release which would exceed them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ __all__ = ["Budget", "BudgetExceededError"]
 
 
 class BudgetExceededError(ValueError):
-    """A release would have exceeded the budget, and was refused."""
+    """Raised before a release that would exceed the budget."""
 
 
 class _BudgetRecord(Record):
@@ -27,20 +27,20 @@ class _BudgetRecord(Record):
 
 @dataclass(frozen=True)
 class Budget(_BudgetRecord):
-    """How much may be spent on a data set, and which accountant counts.
+    """The largest epsilon to spend on a data set, and the accountant that computes it.
 
     Args:
         epsilon: the largest epsilon that a ledger may cost, > 0.
-        delta: the delta at which it is counted, in (0, 1).
+        delta: the delta at which epsilon is computed, in (0, 1).
         accountant: "pld" or "rdp"; the others do not always give a guarantee.
 
     Raises:
-        ValueError: if a number is outside its range, or the accountant is another.
+        ValueError: if a number is outside its range, or for any other accountant.
 
     Privacy:
         The budget holds if noise, sampling and number of releases were fixed beforehand, or chosen
-        without looking at earlier releases. With "rdp" it holds also if they were chosen by looking
-        at them.
+        without looking at earlier releases. With "rdp" it also holds if they depend on earlier
+        releases.
 
     Example:
         >>> import dpjax
@@ -76,18 +76,18 @@ class Budget(_BudgetRecord):
         """Returns the epsilon of a ledger at this budget's delta, by its accountant.
 
         Args:
-            ledger: what was released.
+            ledger: the releases so far.
         """
         return ledger.upper_epsilon(self.delta, self.accountant)
 
     def admit(self, ledger: Ledger, entry: Steps | Query | Search) -> Ledger:
-        """Returns the ledger with one more entry, or refuses it.
+        """Returns the ledger with one more entry, or raises if that exceeds the budget.
 
-        Call it *before* the release: what is in the ledger counts as released.
+        Call it *before* the release: every entry of a ledger counts as released.
 
         Args:
             ledger: what was released so far.
-            entry: what is to be released: `Steps`, a query or a search.
+            entry: the next release: `Steps`, a query or a search.
 
         Raises:
             BudgetExceededError: if the whole would cost more than the budget.
@@ -111,7 +111,7 @@ class Budget(_BudgetRecord):
         steps: int = 1,
         run: str | None = None,
     ) -> Ledger:
-        """Returns the ledger with more steps, as `Ledger.add_steps` does, or refuses them.
+        """Returns the ledger with more steps, or raises if they exceed the budget.
 
         Args:
             ledger: what was released so far.

@@ -1,4 +1,4 @@
-"""From a budget to what runs: the noise, steps or batch size that spend it."""
+"""Calibration: the noise, number of steps or batch size that a budget allows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-3
-"""How far below the budget a calibrated epsilon may stay, relative to it."""
+"""The relative amount by which a calibrated epsilon may stay below the budget."""
 
 Runs = list[tuple[float, int]]
 """Runs of equal noise: (noise multiplier, number of steps), in order."""
@@ -50,8 +50,8 @@ def calibrate(
     A noise multiplier that is None or a number is replaced by the number found. A schedule keeps
     its shape: its first value is found or, if it has no `init`, a factor on it.
 
-    What is calibrated is the total sigma. The noise of an adaptive threshold's statistic stays what
-    the threshold says, and the gradient's own follows from both.
+    `calibrate` solves for the total sigma. The noise of an adaptive threshold's statistic is the
+    one set in the threshold, and the gradient's own noise follows from the two.
 
     Args:
         mechanism: the mechanism; a noise level that it already has is replaced.
@@ -68,13 +68,13 @@ def calibrate(
         A copy of the mechanism with its noise multiplier set.
 
     Raises:
-        ValueError: if the budget cannot be met. The noise of a statistic may be too small for it;
-            epsilon may be too small for the accountant at this delta; or epsilon may be so large
-            that the accountant does not allow the little noise that would spend it.
+        ValueError: if the budget cannot be met: because the noise of a statistic is too small for
+            it, because epsilon is too small for the accountant at this delta, or because epsilon is
+            so large that the accountant does not support noise small enough to spend it.
 
     Privacy:
-        Calibration does not look at the data and costs nothing. What the result then spends, and
-        what that leaves out, is said under `epsilon`.
+        Calibration does not look at the data and costs nothing. See `epsilon` for what the result
+        then spends, and what is not counted.
 
     Example:
         >>> import dpjax
@@ -126,14 +126,14 @@ def noise_for(
     why = ""
 
     def runs(level: float) -> Runs:
-        # Without the statistic, whose noise may not suit a level that is only tried.
+        # Without the statistic, whose noise may be invalid for a trial level.
         return noise_multipliers(Mechanism(abadi(), 1.0, with_level(noise, level)), steps, start)
 
     def cost(runs_at: Callable[[float], Runs], level: float) -> float:
         nonlocal why
         try:
             return spent(runs_at(level))
-        except ValueError as error:  # outside an accountant's conditions
+        except ValueError as error:  # outside the accountant's conditions
             why = f" ({error})"
             return math.inf
 
@@ -141,14 +141,15 @@ def noise_for(
         return _few(runs(level))
 
     short = len(runs(1.0)) == len(few(1.0))
-    # A long schedule takes seconds to account: fewer attempts, further from the target.
+    # A long schedule takes seconds to account, so make fewer attempts with a wider tolerance.
     tolerance = 0.02 * TOLERANCE if short else 0.5 * TOLERANCE
     guess = _central_limit(sampling, few, epsilon, delta)
     level = smallest_noise(lambda x: cost(few, x), epsilon, guess, tolerance)
     if level is not None and not short:
         level = smallest_noise(lambda x: cost(runs, x), epsilon, level, tolerance, stride=1.002)
     if level is None:
-        # Less noise than the accountant allows would spend the budget, or no noise meets it.
+        # Either spending the budget needs less noise than the accountant supports, or no noise
+        # meets it.
         jumps = cost(few, 1e6 * guess) <= epsilon
         remedy = "a smaller epsilon" if jumps else "a larger epsilon or delta"
         raise ValueError(
@@ -163,7 +164,7 @@ def noise_for(
 
 
 def _few(runs: Runs, most: int = 16) -> Runs:
-    """Returns about the same noise in few runs, for a guess: ``mean(sigma^-2)^(-1/2)`` of each."""
+    """Returns similar noise in few runs, for a guess: ``mean(sigma^-2)^(-1/2)`` of each part."""
     if len(runs) <= most:
         return runs
     sigmas, counts = np.array(sorted(runs)).T
@@ -178,7 +179,7 @@ def _few(runs: Runs, most: int = 16) -> Runs:
 def _central_limit(
     sampling: Sampling, runs: Callable[[float], Runs], epsilon: float, delta: float
 ) -> float:
-    """Returns a noise level by the central-limit figure, which has the right size."""
+    """Returns a noise level from the central-limit approximation, which has the right magnitude."""
     rate = 1.0
     if isinstance(sampling, FixedSize):
         rate = sampling.size / sampling.dataset_size
@@ -301,7 +302,7 @@ def largest_batch(
         except ValueError:
             if batch == 1:
                 raise
-            return False  # a rate outside the lemma of tCDP
+            return False  # the rate is outside the range of tCDP's lemma
         return spent <= epsilon
 
     return largest_integer(fits, size)
@@ -322,11 +323,11 @@ def smallest_noise(
     Regula falsi on the logarithms of noise and cost, with the Illinois rule against a stuck end.
 
     Args:
-        spent: the cost of a noise; falling, +inf where it is not defined.
+        spent: the cost as a decreasing function of the noise; +inf where it is undefined.
         target: the cost to reach from below.
         start: a first guess.
-        tolerance: how far below the target the cost may stay.
-        stride: by what factor the guess may be wrong; where it is more, the stride grows.
+        tolerance: the relative amount by which the cost may stay below the target.
+        stride: the factor by which the guess may be wrong; it grows if that is not enough.
 
     Returns:
         The noise; None if no noise up to `_FARTHEST` reaches the target, or if the cost jumps over
@@ -383,7 +384,7 @@ def _close(gap: float, tolerance: float) -> bool:
 
 
 def largest_integer(fits: Callable[[int], bool], most: int) -> int:
-    """Returns the largest n in [0, most] that fits, for a property that small numbers have.
+    """Returns the largest n in [0, most] that fits, if everything below it fits too.
 
     >>> largest_integer(lambda n: n * n <= 50, most=100)
     7

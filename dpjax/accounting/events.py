@@ -1,4 +1,4 @@
-"""From what runs to what is accounted: the event of a mechanism under a sampler."""
+"""The dp-accounting event of a mechanism under a sampling."""
 
 import math
 
@@ -20,12 +20,13 @@ __all__ = ["Event", "check_mechanism", "event", "event_of_runs", "noise_multipli
 
 @attrs.frozen
 class Event(dp_accounting.ComposedDpEvent):  # type: ignore[misc]
-    """A composed event of dp-accounting that knows its neighbouring relation.
+    """A composed event of dp-accounting that records its neighbouring relation.
 
     Attributes:
         events: one (self-composed) event per run of equal noise multipliers, in order.
-        neighboring_relation: what two neighbouring data sets differ by.
-        accountant: who will read it; under replace-one, "rdp" needs another event than the rest.
+        neighboring_relation: how two neighbouring data sets differ.
+        accountant: the accountant that will read it; under replace-one, "rdp" needs a different
+            event.
     """
 
     neighboring_relation: NeighboringRelation
@@ -45,12 +46,12 @@ def event(
 
     Step t is one Gaussian of noise multiplier sigma_t under the sampling that chose its batch. The
     gradient and an adaptive threshold's statistic are released together from one batch, so they
-    are one Gaussian with ``sigma_t^-2 = sigma_T^-2 + sigma_S^-2``; two Poisson events in its place
-    would report too small an epsilon. Groups change the bound and not the event: noise is scaled by
-    the bound over all groups.
+    are one Gaussian with ``sigma_t^-2 = sigma_T^-2 + sigma_S^-2``; two Poisson events instead would
+    give an epsilon that is too small. Groups change the bound but not the event, because the noise
+    is scaled by the bound over all groups.
 
-    Momentum adds nothing. Inner momentum changes what an example contributes, but within the same
-    bound, and from that example and released iterates alone; outer momentum and the optimizer see
+    Momentum adds no cost. Inner momentum changes an example's contribution, but within the same
+    bound and using only that example and released iterates; outer momentum and the optimizer see
     released gradients only. With momentum stored per example, every example takes part in every
     step, so no amplification is accounted.
 
@@ -61,10 +62,11 @@ def event(
         start: how many steps of this run were released before; schedules are read from there.
         relation: "add_or_remove_one" or "replace_one"; None takes that of the sampling, which is
             replace-one for `FixedSize` and add-or-remove-one otherwise.
-        accountant: who will read the event; None means "rdp" for `FixedSize` and "pld" otherwise.
-            The noise multiplier is the standard deviation of the noise over one example's bound.
-            Under replace-one an example can change the sum by two bounds, which dp-accounting's RDP
-            does not know: the event for "rdp" then has half the noise multiplier.
+        accountant: the accountant that will read the event; None means "rdp" for `FixedSize` and
+            "pld" otherwise. The noise multiplier is the standard deviation of the noise divided by
+            one example's bound. Under replace-one an example can change the sum by twice the bound,
+            which dp-accounting's RDP does not take into account, so the event for "rdp" then has
+            half the noise multiplier.
 
     Returns:
         The event, with its `neighboring_relation`.
@@ -75,8 +77,8 @@ def event(
             bound for this sampling and relation; the message says what to use instead.
 
     Privacy:
-        Bound: the mechanism's, per example. Relation: `relation`. Not counted: anything that was
-        computed from the data outside the mechanism.
+        Bound: the mechanism's, per example. Relation: `relation`. Not counted: anything computed
+            from the data outside the mechanism.
 
     Example:
         >>> from dpjax import methods, schedules
@@ -126,7 +128,7 @@ def event_of_runs(
 def noise_multipliers(mechanism: Mechanism, steps: int, start: int = 0) -> list[tuple[float, int]]:
     """Returns the total noise multipliers of the steps as runs of (sigma, number of steps).
 
-    They are read from the mechanism's own schedule, in float32, as it runs.
+    They are read from the mechanism's own schedule in float32, the values used in training.
 
     Args:
         mechanism: a calibrated mechanism with noise.
@@ -158,10 +160,10 @@ def noise_multipliers(mechanism: Mechanism, steps: int, start: int = 0) -> list[
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Refuses anything but a `Mechanism`: nothing else can be accounted.
+    """Raises unless the argument is a `Mechanism`, which is all that can be accounted.
 
     Args:
-        mechanism: what should be one.
+        mechanism: the object to check.
 
     Raises:
         TypeError: if it is not.
@@ -173,14 +175,14 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def _read(mechanism: Mechanism, steps: int, start: int) -> np.ndarray:
-    """Reads sigma_t as it runs; one value when it is a number."""
+    """Reads sigma_t as used in training; a single value if it is a number."""
     number = steps if callable(mechanism.noise_multiplier) else 1
     if start + steps >= 2**31 or number > 2**24:
         raise ValueError(
             f"steps = {steps} from {start}: expected fewer than 2^31, which t counts, and at most "
             "2^24 of a schedule"
         )
-    # In a few sizes only, so that a growing run does not compile anew each time.
+    # In a few sizes only, so that a growing run does not recompile every time.
     padded = start + np.arange(1 << (number - 1).bit_length())
     with jax.ensure_compile_time_eval():
         sigmas = jax.vmap(mechanism.sigma)(jnp.asarray(np.minimum(padded, 2**31 - 1), jnp.int32))
@@ -196,7 +198,7 @@ def _check_sigmas(mechanism: Mechanism, sigmas: np.ndarray, start: int) -> None:
     largest, expected = math.inf, "a finite number > 0"
     threshold, noise = mechanism.threshold, mechanism.noise_multiplier
     if isinstance(threshold, Threshold) and noise is not None:
-        # None where it follows the batch size, which `privatize` knows; it looks at the largest.
+        # None if it depends on the batch size; `privatize`, which knows that, checks the largest.
         sigma_s = threshold.sigma_statistic(schedules.largest(noise), None)
         if sigma_s is not None:
             largest = math.sqrt(0.75) * sigma_s

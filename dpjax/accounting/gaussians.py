@@ -1,4 +1,4 @@
-"""The Gaussians in an event: how much noise, under which sampling, how often."""
+"""Extracts the Gaussian releases of an event: their noise, sampling and number."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class PoissonSampling(NamedTuple):
 
 
 class TruncatedSampling(NamedTuple):
-    """Poisson sampling at a rate, cut at random to a largest size."""
+    """Poisson sampling at a rate, truncated at random to a maximum size."""
 
     dataset_size: int
     rate: float
@@ -48,7 +48,7 @@ class Gaussians(NamedTuple):
     Attributes:
         sampling: the sampling.
         sigmas: distinct noise multipliers, ascending.
-        counts: how many releases have each of them.
+        counts: the number of releases with each of them.
     """
 
     sampling: PoissonSampling | TruncatedSampling | FixedSampling
@@ -57,7 +57,7 @@ class Gaussians(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """An event as what it composes; the order does not matter to any accountant.
+    """The releases that an event composes; their order does not matter to any accountant.
 
     Attributes:
         gaussians: the Gaussian releases, by their sampling.
@@ -69,9 +69,9 @@ class Leaves(NamedTuple):
 
 
 def leaves(event: dp_accounting.DpEvent) -> Leaves:
-    """Takes a (nested) composition apart.
+    """Returns the parts of a (nested) composition.
 
-    Gaussians that are not sampled become one: ``sigma = (sum_t sigma_t^-2)^(-1/2)``, exactly.
+    Gaussians without sampling are merged exactly into one: ``sigma = (sum_t sigma_t^-2)^(-1/2)``.
 
     >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
     >>> leaves(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
@@ -89,7 +89,7 @@ def _as_one(gaussians: Gaussians) -> Gaussians:
 
 
 def releases(event: dp_accounting.DpEvent) -> Leaves:
-    """Takes a (nested) composition apart, release by release.
+    """Returns the parts of a (nested) composition, without merging any.
 
     >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
     >>> releases(dp_accounting.SelfComposedDpEvent(gaussian, 4)).gaussians
@@ -142,7 +142,7 @@ def _walk(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_account
 def _sampled(
     event: dp_accounting.DpEvent,
 ) -> tuple[PoissonSampling | TruncatedSampling | FixedSampling, float] | None:
-    """Returns the sampling and the noise multiplier of a Gaussian release, None for any other."""
+    """Returns the sampling and the noise multiplier of a Gaussian release; None for any other."""
     sampling: PoissonSampling | TruncatedSampling | FixedSampling = PoissonSampling(1.0)
     inner = event
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
@@ -164,10 +164,10 @@ def _sampled(
 def bucketed(gaussians: Gaussians, buckets: int, *, down: bool) -> Gaussians:
     """Returns the releases with at most `buckets` distinct noise multipliers.
 
-    Less noise never costs less: rounded down the releases bound epsilon from above, rounded up from
-    below. Where privacy is spent the buckets are narrow: with the cost ``c(sigma) = e^(1/sigma^2)
-    - 1`` of a release, their widths in log sigma are as ``(number * |dc / dlog sigma|)^(-1/2)``,
-    which makes the summed rounding error smallest.
+    Less noise never costs less, so rounding noise multipliers down bounds epsilon from above, and
+    rounding them up from below. Buckets are narrow where most privacy is spent: with the cost
+    ``c(sigma) = e^(1/sigma^2) - 1`` of a release, their widths in log sigma are proportional to
+    ``(number * |dc / dlog sigma|)^(-1/2)``, which minimises the total rounding error.
 
     Args:
         gaussians: the releases.

@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: exact without sampling, a central-limit figure with it."""
+"""Gaussian differential privacy: exact without sampling, a central-limit approximation with it."""
 
 import math
 
@@ -52,7 +52,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     """
     if mu == 0 or not mu < math.inf:
         return 0.0 if mu == 0 else math.inf
-    with np.errstate(divide="ignore"):  # its logarithm of 0, far beyond the answer
+    with np.errstate(divide="ignore"):  # log(0), far from the solution
         return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta))
 
 

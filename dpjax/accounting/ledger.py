@@ -1,4 +1,4 @@
-"""The ledger: an append-only record of what was released, from which epsilon is recomputed."""
+"""The ledger: an append-only record of all releases, from which epsilon is recomputed."""
 
 import json
 from collections.abc import Sequence
@@ -34,11 +34,12 @@ class Steps(_EntryRecord):
         sampling: the sampling that drew its batches.
         steps: how many steps, >= 1.
         start: how many steps the same run had released before.
-        run: the id of the run, by which `Ledger.add_steps` continues it; None for a run of its own.
+        run: the id of the run, with which `Ledger.add_steps` can continue it; None for a separate
+            run.
 
     Raises:
         TypeError: as for `dpjax.accounting.event`.
-        ValueError: as for `dpjax.accounting.event`: what cannot be accounted cannot be entered.
+        ValueError: as for `dpjax.accounting.event`, because every entry must be accountable.
 
     Privacy:
         Event: `dpjax.accounting.event` of these steps.
@@ -56,7 +57,7 @@ class Steps(_EntryRecord):
     run: str | None = None
 
     def __post_init__(self) -> None:
-        """Checks the fields: what cannot be accounted cannot be entered."""
+        """Checks the fields, and that the steps can be accounted."""
         self._set(
             steps=_checks.integer("steps", self.steps, at_least=1),
             start=_checks.integer("start", self.start, at_least=0),
@@ -67,7 +68,7 @@ class Steps(_EntryRecord):
 
 
 Entry: TypeAlias = Steps | Query | Search
-"""What a ledger holds: steps, queries and searches."""
+"""An entry of a ledger: steps, a query or a search."""
 
 
 class _LedgerRecord(Record):
@@ -76,22 +77,22 @@ class _LedgerRecord(Record):
 
 @dataclass(frozen=True)
 class Ledger(_LedgerRecord):
-    """Everything that was released about one data set.
+    """A list of everything released about one data set.
 
-    A ledger is immutable: adding to it returns a longer one, and nothing is ever removed.
+    A ledger is immutable: adding an entry returns a new ledger, and entries cannot be removed.
 
     Args:
         dataset: the name of the data set, for the privacy statement.
-        unit: what one example stands for, and so what is protected.
-        entries: what was released, in order: `Steps`, queries and searches.
+        unit: what one example represents, which is the unit of protection.
+        entries: the releases in order: `Steps`, queries and searches.
 
     Raises:
         TypeError: if an entry is not one of these.
         ValueError: if a name is empty.
 
     Privacy:
-        Epsilon is that of the composition of all entries, recomputed from what ran. Not counted:
-        whatever was released without being entered.
+        Epsilon is that of the composition of all entries, recomputed from their mechanisms and
+        samplings. Not counted: anything released without being entered.
 
     Example:
         >>> import dpjax
@@ -142,9 +143,9 @@ class Ledger(_LedgerRecord):
             mechanism: the mechanism that ran.
             sampling: the sampling that drew its batches.
             steps: how many steps, >= 1.
-            run: the id of the run. If the ledger has steps of that run, these continue where those
-                ended, whatever was entered between, and schedules are read on. Without an id they
-                are a run of their own, from step 0.
+            run: the id of the run. If the ledger already has steps of that run, the new ones
+                continue after them, including their place in schedules, whatever was entered in
+                between. Without an id they form a separate run from step 0.
         """
         entry = Steps(mechanism, sampling, steps, self._end_of(run), run)
         last = self.entries[-1] if self.entries else None
@@ -154,7 +155,7 @@ class Ledger(_LedgerRecord):
         return self.add(entry)
 
     def _end_of(self, run: str | None) -> int:
-        """Returns how many steps a run has released."""
+        """Returns the number of steps a run has released."""
         for entry in reversed(self.entries):
             if run is not None and isinstance(entry, Steps) and entry.run == run:
                 return entry.start + entry.steps
@@ -194,7 +195,7 @@ class Ledger(_LedgerRecord):
         )
 
     def upper_epsilon(self, delta: float, accountant: str = "pld") -> float:
-        """Returns the number of `epsilon` without its lower bound, which takes half the time.
+        """Returns the upper bound of `epsilon` without its lower bound, in half the time.
 
         Args:
             delta: the target delta, in (0, 1).
@@ -208,7 +209,7 @@ class Ledger(_LedgerRecord):
     def _composed(
         self, delta: float, accountant: str, relation: str | NeighboringRelation | None
     ) -> tuple[dp_accounting.DpEvent, NeighboringRelation, float, float]:
-        """Returns the composed event, the relation, the delta left for it, and other epsilons."""
+        """Returns the composed event, its relation and delta, and the epsilon of other entries."""
         delta = _checks.fraction("delta", delta)
         check_accountant(accountant)
         relation = self.relation if relation is None else as_relation(relation, FullBatch())
@@ -218,7 +219,7 @@ class Ledger(_LedgerRecord):
         return happened, relation, left, declared
 
     def _declared(self, delta: float, relation: NeighboringRelation) -> tuple[float, float]:
-        """Returns the epsilon of what has a guarantee of its own, and the delta it leaves."""
+        """Returns the epsilon of entries with their own guarantee, and the remaining delta."""
         queries = [e for e in self.entries if isinstance(e, DeclaredQuery)]
         searches = [e for e in self.entries if isinstance(e, Search) and not e.tuning.composes]
         left = delta - sum(query.delta for query in queries)
@@ -233,7 +234,7 @@ class Ledger(_LedgerRecord):
                     f"{query!r} in a ledger under {relation.name.lower()}: expected a guarantee "
                     "under that relation"
                 )
-        # Each such search gets an equal share of delta with all the rest, if there is any.
+        # Each such search gets an equal share of delta; all other entries together get one share.
         rest = len(self.entries) > len(queries) + len(searches)
         share = left / max(1, len(searches) + rest)
         spent = sum(query.epsilon for query in queries)

@@ -1,4 +1,4 @@
-"""What the noise's bounded support costs: outputs that only one of two neighbours can have."""
+"""The cost of the noise's bounded support: outputs that only one of two neighbours can produce."""
 
 import dp_accounting
 import numpy as np
@@ -22,11 +22,11 @@ _WORTH_SAYING, _TOO_MUCH = 1e-3, 0.5
 
 
 class NoEpsilonError(ValueError):
-    """The noise does not reach far enough for any epsilon at this delta."""
+    """The bounded support of the noise leaves no epsilon at this delta."""
 
 
 def missing_mass(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> float:
-    """Returns the probability of an output that the data without the example cannot have.
+    """Returns the probability of an output that is impossible without the example.
 
     A draw z of the noise has ``|z| <= m``, m = `dpjax.noise.SUPPORT`, where the Gaussian that is
     accounted has no end. With sigma the total noise multiplier and Q the normal tail, a release has
@@ -74,7 +74,7 @@ _ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 def _total(
     event: dp_accounting.DpEvent, relation: NeighboringRelation, louder: float = 1.0
 ) -> float:
-    """Returns the missing mass at other noise multipliers, all of them `louder` times as large."""
+    """Returns the missing mass with all noise multipliers `louder` times as large."""
     gaussians, others = releases(event)
     total = sum(
         _one_kind(each._replace(sigmas=louder * each.sigmas), relation) for each in gaussians
@@ -110,16 +110,16 @@ def _per_release(sigmas: np.ndarray) -> np.ndarray:
 def delta_left(
     event: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float, accountant: str
 ) -> tuple[float, str]:
-    """Returns what the missing mass leaves of a delta, and what must be said about it.
+    """Returns delta minus the missing mass, and a note for the result.
 
     Args:
         event: an event that was written for the accountant.
         relation: the neighbouring relation.
-        delta: the target.
+        delta: the target delta.
         accountant: under replace-one RDP's events have half the noise multiplier already.
 
     Raises:
-        NoEpsilonError: if it would take half of delta or more.
+        NoEpsilonError: if the missing mass is half of delta or more.
     """
     relation = _ADD if accountant == "rdp" else relation
     missing = missing_mass(event, relation)
@@ -139,7 +139,7 @@ def delta_left(
 def with_missing_mass(
     event: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float, accountant: str
 ) -> tuple[float, str]:
-    """Returns a delta with the missing mass added, and what must be said about it."""
+    """Returns delta plus the missing mass, and a note for the result."""
     missing = missing_mass(event, _ADD if accountant == "rdp" else relation)
     return min(1.0, delta + missing), _said(missing, delta + missing)
 

@@ -1,4 +1,4 @@
-"""Privacy loss distributions: the tight accountant, for schedules too, with both its bounds."""
+"""Privacy loss distributions: the tight accountant, with upper and lower bounds."""
 
 import math
 from typing import NamedTuple
@@ -23,18 +23,18 @@ from dpjax.accounting.rdp import ORDERS, TAIL_ORDERS, rdp_poisson
 __all__ = ["Bracket", "pld_bracket", "pld_delta", "pld_upper"]
 
 _BUCKETS = 192
-# The upper bound pays some 1e-5 of epsilon for its grid; the lower bound's is so fine that it pays
-# at most this share.
+# The grid adds about 1e-5 of epsilon to the upper bound. The lower bound's grid is so fine that it
+# loses at most this share.
 _RESOLUTION, _DRIFT = 0.005, 8e-5
-# How much of delta the largest losses may take, which then count as unlimited; and how much
-# rounding may take before another tilt is tried.
+# The share of delta that the largest losses may take, which then count as unlimited, and the share
+# that rounding may take before another tilt is tried.
 _CUT, _NEGLIGIBLE = 1e-4, 1e-5
 
 Direction = list[tuple[Pmf, int]]
 
 
 class Bracket(NamedTuple):
-    """Epsilon lies between `lower` and `upper`, both with room for all rounding."""
+    """Epsilon is between `lower` and `upper`, both of which allow for all rounding."""
 
     lower: float
     upper: float
@@ -58,10 +58,10 @@ def pld_bracket(
         event: Gaussians, sampled or not, and Laplace releases.
         relation: the neighbouring relation.
         delta: the target.
-        reserve: what is added to delta for the lower bound, where some of delta was set aside.
+        reserve: added to delta for the lower bound, if part of delta was set aside.
 
     Returns:
-        Both bounds; a lower one of 0 where none is known.
+        Both bounds; the lower one is 0 if none is known.
     """
     parts = leaves(event)
     upper, mesh = _upper(parts, relation, delta)
@@ -93,7 +93,7 @@ def pld_delta(event: dp_accounting.DpEvent, relation: NeighboringRelation, epsil
         cut = delta * _CUT
         directions = _directions(parts, relation, mesh, cut, down=True)
         delta = max(_delta(d, mesh, epsilon) for d in directions)
-        # What is cut must not show in a delta that turns out smaller than guessed.
+        # The cut must be negligible even if delta turns out smaller than guessed.
         if delta > 1e3 * cut or cut < 1e-100:
             return delta
 
@@ -108,7 +108,7 @@ def _epsilon(parts: Direction, mesh: float, delta: float, *, lower: bool = False
         inside = epsilon > tail.losses[0] or tail.losses[0] <= 0
         if epsilon in (0.0, math.inf) or (inside and _is_precise(tail, epsilon, delta)):
             break
-        # The tilt of the best bound on delta, where the error is least.
+        # The tilt of the best bound on delta, where the error is smallest.
         before, tilt = tilt, tilt_for_epsilon(cumulants, epsilon, mesh)
         if abs(tilt - before) <= 0.05 * before:
             break
@@ -133,7 +133,7 @@ def _upper(parts: Leaves, relation: NeighboringRelation, delta: float) -> tuple[
         return epsilon, math.inf
     for _ in range(3):
         guess, mesh = epsilon, _mesh(epsilon, releases)
-        if parts.others:  # rounded up, not to both sides: it takes a finer grid
+        if parts.others:  # rounded up rather than to both sides, so it needs a finer grid
             mesh = min(mesh, 1e-4)
         directions = _directions(parts, relation, mesh, delta * _CUT, down=True)
         epsilon = max(_epsilon(d, mesh, delta) for d in directions)
@@ -147,11 +147,11 @@ def _mesh(epsilon: float, releases: int) -> float:
     """Returns a mesh h that suits an epsilon: the grid's drift ``k h^2 / 8`` is 1e-5 of it."""
     epsilon = max(epsilon, 1e-3)
     fine = min(_RESOLUTION * epsilon, math.sqrt(_DRIFT * epsilon)) / math.sqrt(releases)
-    return max(fine, 1e-6 * epsilon)  # or an enormous epsilon would need an enormous grid
+    return max(fine, 1e-6 * epsilon)  # otherwise a huge epsilon would need a huge grid
 
 
 def _is_tight(parts: Leaves) -> bool:
-    """Whether the discretised distributions stand for worst cases that do exist.
+    """Returns whether the discretised distributions correspond to actual worst cases.
 
     Truncated sampling has an upper bound only, and dp-accounting discretises other events upwards.
     """
@@ -166,7 +166,7 @@ def _releases(parts: Leaves) -> int:
 
 
 def _guess(parts: Leaves, relation: NeighboringRelation, delta: float) -> float:
-    """Returns about epsilon, by RDP on a few of the noise multipliers."""
+    """Returns an estimate of epsilon, by RDP on a few of the noise multipliers."""
     orders = ORDERS if delta > 1e-12 else TAIL_ORDERS
     total = np.zeros(len(orders))
     for gaussians in parts.gaussians:
@@ -188,7 +188,7 @@ def _directions(
         parts: the releases.
         relation: the neighbouring relation; under replace-one there is one direction.
         mesh: the distance of the grid's points.
-        cut: how much noise may count as a sure loss, over all releases.
+        cut: the probability that may count as an unlimited loss, over all releases.
         down: whether noise multipliers are rounded down.
     """
     directions: list[Direction] = [[], []]

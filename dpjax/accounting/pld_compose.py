@@ -1,4 +1,4 @@
-"""Composes privacy losses of many kinds at once: one product of Fourier transforms, tilted."""
+"""Composes privacy losses of many kinds in one product of tilted Fourier transforms."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,14 +44,14 @@ class Cumulants:
         return float(self._counts @ self._weighted(t)[0])
 
     def spread(self, t: float) -> float:
-        """Returns about the standard deviation of L under the tilt ``exp(t L)``."""
+        """Returns the approximate standard deviation of L under the tilt ``exp(t L)``."""
         _, weights = self._weighted(t)
         means = np.sum(weights * self._losses, axis=1)
         variances = np.sum(weights * (self._losses - means[:, None]) ** 2, axis=1)
         return math.sqrt(float(self._counts @ variances))
 
     def window(self, t: float, exact: float, outside: float) -> tuple[float, float]:
-        """Returns the ends between which L lies under the tilt but for `outside` on each side.
+        """Returns an interval that contains L under the tilt, up to mass `outside` on each side.
 
         Chernoff's bound: ``P(L > x) <= exp(K(t + u) - K(t) - u x)`` under the tilt.
 
@@ -77,12 +77,12 @@ class Cumulants:
 
 
 def tilt_for_delta(cumulants: Callable[[float], float], delta: float, mesh: float) -> float:
-    """Returns the t of the best ``epsilon = (K(t) - log delta) / t``, near which the loss then is.
+    """Returns the t that minimises ``epsilon = (K(t) - log delta) / t``.
 
     Args:
         cumulants: K, or a bound on it.
         delta: the target.
-        mesh: the distance of the grid's points; no tilt is so steep that it skips some.
+        mesh: the distance of the grid's points, which limits the tilt.
 
     >>> round(tilt_for_delta(lambda t: (t + t**2) / 2, 1e-8, 1e-3), 1)  # sqrt(2 log(1 / delta))
     6.1
@@ -92,7 +92,7 @@ def tilt_for_delta(cumulants: Callable[[float], float], delta: float, mesh: floa
 
 
 def tilt_for_epsilon(cumulants: Callable[[float], float], epsilon: float, mesh: float) -> float:
-    """Returns the t of the best ``delta = exp(K(t) - t epsilon)``; 0 below the mean of the loss.
+    """Returns the t that minimises ``delta = exp(K(t) - t epsilon)``; 0 below the mean loss.
 
     >>> round(tilt_for_epsilon(lambda t: (t + t**2) / 2, 5.0, 1e-3), 1)
     4.5
@@ -140,20 +140,21 @@ ROUNDING = 2e-14
 """Relative rounding error of a release's tilted masses, and of the factor that undoes the tilt."""
 
 _UNIT = 2.0**-53
-# Under the tilt this much may lie outside the window on each side.
+# The mass that may lie outside the window on each side under the tilt.
 _OUTSIDE = 1e-10
 
 
 class Tail(NamedTuple):
-    """The composed privacy loss around the tilt's mean, and how far each mass may be off.
+    """The composed privacy loss around the tilt's mean, with error bounds.
 
     Attributes:
         mesh: the distance of two losses.
         losses: ascending losses.
         masses: their probabilities.
-        errors: what rounding may have added to each mass or taken from it.
-        folded: at most how much of the masses from each loss on comes from outside the window.
-        beyond: at most the probability of a loss above the last one, an unlimited one among them.
+        errors: bounds on the rounding error of each mass.
+        folded: for each loss, a bound on the mass at or above it that was folded in from outside
+            the window.
+        beyond: a bound on the probability of a loss above the last one, including an unlimited one.
     """
 
     mesh: float
@@ -184,7 +185,7 @@ class Tail(NamedTuple):
         return min(1.0, float(terms[::-1].sum()) * (1 + ROUNDING) + self.beyond)
 
     def epsilon(self, delta: float, *, lower: bool = False) -> float:
-        """Returns a bound on epsilon at a delta: at least 0, +inf, and no less than the first loss.
+        """Returns a bound on epsilon at a delta: at least 0 and the first loss, possibly +inf.
 
         Between two losses delta is ``A - e^epsilon B``, which is solved for epsilon.
         """
@@ -194,7 +195,7 @@ class Tail(NamedTuple):
             return max(0.0, float(self.losses[0]))
         at = int(passed[-1]) + 1
         if at == self.losses.size:
-            # Upwards nothing is known but `beyond`; from below the last loss is as good as any.
+            # Above the last loss only `beyond` is known; as a lower bound, the last loss will do.
             return math.inf if not lower else max(0.0, float(self.losses[-1]))
         masses = self._bounds(lower)[at:]
         fixed = -float(self.folded[at - 1]) if lower else self.beyond
@@ -205,7 +206,7 @@ class Tail(NamedTuple):
         return max(0.0, float(self.losses[at]) + step)
 
     def rounding(self, epsilon: float) -> float:
-        """Returns what rounding may have added to delta at an epsilon."""
+        """Returns a bound on the rounding error of delta at an epsilon."""
         over = self.losses > epsilon
         return float(self.errors[over] @ -np.expm1(epsilon - self.losses[over]))
 
@@ -227,14 +228,15 @@ def composed(
     most, the product is off by ``prod_k m_k^(n_k) sum_k n_k g / m_k``, ``m_k = |F_k| + g``, and
     each mass by the mean of that over the frequencies.
 
-    The window holds all but 1e-10 of the tilted sum on either side, by Chernoff's bound. What is
-    above it counts as an unlimited loss; what is outside is folded back into it, which only adds.
+    By Chernoff's bound, the window contains all but 1e-10 of the tilted mass on either side. Mass
+    above it counts as an unlimited loss; mass outside is folded back into it, which only increases
+    the result.
 
     Args:
         parts: the distribution of each kind of release, and the number of such releases.
         mesh: the distance of the grid's points, common to all.
-        tilt: t >= 0; the losses near the mean of the tilted sum come out well.
-        cumulants: of the same parts, where they are at hand.
+        tilt: t >= 0; losses near the mean of the tilted sum are computed accurately.
+        cumulants: the cumulants of the same parts, if already computed.
     """
     cumulants = Cumulants(parts, mesh) if cumulants is None else cumulants
     tilted = [_tilted(pmf, tilt * mesh) for pmf, _ in parts]
@@ -252,7 +254,7 @@ def composed(
     losses = mesh * np.arange(first, last + 1)
     undo = np.exp(np.minimum(whole - tilt * losses, 700.0))
     masses = np.maximum(masses, 0.0) * undo
-    relative = ROUNDING * releases + 4 * _UNIT * length  # of the tilt, and of sums over the window
+    relative = ROUNDING * releases + 4 * _UNIT * length  # the tilt, and sums over the window
     infinity = -math.expm1(sum(n * math.log1p(-min(pmf.infinity, 0.5)) for pmf, n in parts))
     return Tail(
         mesh,

@@ -1,7 +1,7 @@
-"""The privacy loss of one release, on a grid: never less than the true one, and close to it.
+"""The privacy loss of one release on a grid: an upper bound, and a close one.
 
-dp-accounting inverts the loss point by point, 0.8 s for a noise multiplier; a schedule has many.
-Here the same discretisation ("connect the dots") is laid out over arrays.
+dp-accounting inverts the loss point by point, which takes 0.8 s per noise multiplier, and a
+schedule has many. Here the same discretisation ("connect the dots") is vectorised.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dpjax.accounting.gaussians import PoissonSampling, TruncatedSampling, trunc
 __all__ = ["CUT", "Pmf", "release_pmfs"]
 
 CUT = 1e-23
-"""Noise with this probability counts as an unlimited loss, unless another one is asked for."""
+"""The default probability of the largest losses, which count as unlimited."""
 
 
 class Pmf(NamedTuple):
@@ -33,7 +33,7 @@ class Pmf(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """What two neighbouring outputs put between the grid's points.
+    """The masses of two neighbouring outputs between the grid's points.
 
     Attributes:
         lowest: the first point's k.
@@ -64,8 +64,8 @@ def release_pmfs(
         sigma: noise over one example's bound.
         relation: the neighbouring relation.
         mesh: the distance of the grid's points.
-        cut: about the probability of the largest losses, which count as unlimited ones. They hardly
-            matter, but would rule the tilted distribution of `composed`.
+        cut: the approximate probability of the largest losses, which count as unlimited. They
+            hardly matter, but would dominate the tilted distribution of `composed`.
 
     Returns:
         The distributions for removing and for adding an example, or one for replacing it.
@@ -91,7 +91,7 @@ def _truncated(
     if truncated <= cut:
         return tuple(_mixed(pmf, Pmf(0, np.zeros(1), 1.0), truncated) for pmf in plain)
     kept = float(stats.binom.sf(most, size, rate)) * most / truncated / size
-    # The example then pushes another one out: a change of two bounds.
+    # The example then displaces another one, which changes the sum by twice the bound.
     (pushed,) = _sampled(kept, sigma / 2, True, mesh, cut / truncated)
     return tuple(_mixed(pmf, pushed, truncated) for pmf in plain)
 
@@ -116,7 +116,7 @@ def _connected(cells: _Cells, mesh: float) -> Pmf:
     """
     a, b = cells.masses[:, 1:-1]
     losses = mesh * (cells.lowest + np.arange(a.size))
-    with np.errstate(divide="ignore"):  # e^l alone may overflow where b has long vanished
+    with np.errstate(divide="ignore"):  # e^l may overflow where b is already 0
         scaled = np.exp(np.minimum(losses + np.log(b), 0.0))
     upper = np.clip((a - scaled) / -np.expm1(-mesh), 0.0, a)
     masses = np.append(a - upper, 0.0)
@@ -146,7 +146,7 @@ def _losses(x: np.ndarray, rate: float, sigma: float, replace: bool) -> np.ndarr
 
 
 def _outputs(losses: np.ndarray, rate: float, sigma: float, replace: bool) -> np.ndarray:
-    """Returns the outputs x at which the losses are met; -inf below the smallest loss."""
+    """Returns the outputs x that have these losses; -inf below the smallest loss."""
     size = np.abs(losses)
     with np.errstate(divide="ignore", invalid="ignore"):
         if replace:

@@ -43,7 +43,8 @@ class _NoisyQuery(Query):
 
         Args:
             relation: the neighbouring relation.
-            accountant: who will read the event; under replace-one, "rdp" is given half the noise.
+            accountant: the accountant that will read the event; under replace-one, "rdp" gets half
+                the noise.
         """
         halved = relation is NeighboringRelation.REPLACE_ONE and accountant == "rdp"
         one = self._one(self.noise_multiplier / 2 if halved else self.noise_multiplier)
@@ -138,14 +139,14 @@ class LaplaceQuery(_NoisyQuery):
 
 @dataclass(frozen=True)
 class DeclaredQuery(Query):
-    """A release with an (epsilon, delta) of its own, which is taken on trust.
+    """A release with a declared (epsilon, delta), which dpjax does not check.
 
     Args:
         what: what was released, in words.
         epsilon: its epsilon, > 0.
         delta: its delta, in [0, 1); 0 for pure differential privacy.
         relation: the neighbouring relation they hold for, "add_or_remove_one" or "replace_one"; a
-            ledger under the other one refuses it.
+            ledger under the other relation raises an error.
 
     Raises:
         ValueError: if `what` is empty, a number is outside its range, or the relation is unknown.

@@ -1,8 +1,8 @@
-"""Renyi differential privacy: dp-accounting's orders and conversions, whole schedules at once.
+"""Renyi differential privacy with dp-accounting's orders and conversions, vectorised.
 
 dp-accounting computes one noise multiplier at a time; a schedule has thousands. The sums under
 Poisson sampling (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530, sections 3.2 and
-3.3) and for batches of fixed size are its own, laid out over arrays.
+3.3) and for batches of fixed size are dp-accounting's, computed for all noise multipliers at once.
 """
 
 import math
@@ -47,16 +47,16 @@ TAIL_ORDERS: tuple[float, ...] = (
     *range(128, 256, 8),
     *range(256, 1025, 32),
 )
-"""The default orders and more beyond 63, where the best one lies for a delta of 1e-15 and less."""
+"""The default orders and more beyond 63, which are best for a delta of 1e-15 and less."""
 
 
 class RdpAccountant(library.RdpAccountant):  # type: ignore[misc]
-    """dp-accounting's accountant, with all noise multipliers of a schedule worked out together.
+    """dp-accounting's accountant, which computes all noise multipliers of a schedule at once.
 
-    Divergences of composed releases add up. What is no Gaussian, and what stands around Gaussians
-    (`RepeatAndSelectDpEvent`), is left to dp-accounting. Under replace-one the event's Gaussians
-    are halved already, see `dpjax.accounting.event`. Of truncated Poisson sampling it has the
-    divergence given that no batch was full; `truncation_mass` is the rest.
+    Divergences of composed releases add up. Other releases, and events that wrap Gaussians
+    (`RepeatAndSelectDpEvent`), are left to dp-accounting. Under replace-one the noise multipliers
+    in the event are already halved; see `dpjax.accounting.event`. For truncated Poisson sampling
+    the divergence is conditional on no batch being full; `truncation_mass` covers the rest.
     """
 
     def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> Any:
@@ -97,15 +97,15 @@ def rdp(
 
 
 def truncation_mass(event: dp_accounting.DpEvent) -> float:
-    """Returns at most the probability that a truncated batch was full without the example.
+    """Returns a bound on the probability that a truncated batch was full without the example.
 
     The pair of outputs that dominates a step under truncated Poisson sampling is a mixture: with
     probability p that of a full batch, and else that of Poisson sampling; p depends on no example,
     and both outputs may show which it was. So delta is at most that of Poisson sampling plus the
-    sum of p over the steps.
+    sum of p over all steps.
 
     Raises:
-        ValueError: for a random number of truncated runs, where this does not hold.
+        ValueError: for a random number of truncated runs, for which this does not hold.
 
     Reference: arXiv 2508.15089, as in dp-accounting's PLD.
     """
@@ -154,7 +154,7 @@ def rdp_delta(
     return min(1.0, delta + truncation_mass(event))
 
 
-# dp-accounting's limits: a series that has not converged by then leaves its order out.
+# dp-accounting's limits: an order whose series has not converged by then is skipped.
 _TERMS, _CONVERGED = 1000, 30.0
 _BLOCK = 40
 
@@ -194,8 +194,8 @@ def rdp_poisson(
         for rows in np.array_split(np.arange(sigmas.size), math.ceil(sigmas.size / 256)):
             part = _log_a_fractional(rate, sigmas[rows], orders[columns])
             log_a[np.ix_(rows, columns)] = part
-    # A tiny divergence drowns in rounding; its leading term, binom(alpha, 2) q^2 E (L - 1)^2, does
-    # not.
+    # A tiny divergence is lost in rounding, but its leading term, binom(alpha, 2) q^2 E (L - 1)^2,
+    # is not.
     spread = rate**2 * np.expm1(np.minimum(sigmas**-2.0, 600.0))[:, None]
     leading = np.log1p(orders * (orders - 1) / 2 * spread)
     return np.where(log_a < 1e-12, np.maximum(log_a, leading), log_a) / (orders - 1)

@@ -1,4 +1,4 @@
-"""Who counts as a neighbour, and which sampler is understood by which accountant."""
+"""Neighbouring relations, and which accountant supports which sampling."""
 
 from dp_accounting import NeighboringRelation
 
@@ -26,8 +26,8 @@ SUPPORTED: dict[type[Sampling], dict[NeighboringRelation, tuple[str, ...]]] = {
 }
 """The accountants that give a number for a sampler under a relation; docs/accounting.md shows it.
 
-Add-or-remove-one does not fit a batch of fixed size, whose neighbours would have other sizes of
-data set. Poisson under replace-one has a known worst case for PLD only.
+Add-or-remove-one is not defined for batches of fixed size, whose sampling depends on the size of
+the data set. Poisson under replace-one has a known worst case for PLD only.
 """
 
 

@@ -73,19 +73,19 @@ class grid_composition(Tuning):
 
 @dataclass(frozen=True)
 class liu_talwar(Tuning):
-    """Runs random candidates until a coin says stop, and keeps the best.
+    """Runs random candidates until a coin flip says stop, and keeps the best.
 
     Each round draws one of the candidates with replacement, runs it, and stops with probability
-    gamma; at the latest after ``T = log(1/delta_2) / gamma`` rounds. If a run with its score is
+    gamma, and at the latest after ``T = log(1/delta_2) / gamma`` rounds. If a run with its score is
     (eps_1, delta_1)-DP, the whole is ``(3 eps_1 + 3 sqrt(2 delta_1), 3 sqrt(2 delta_1) T +
     delta_2)``-DP. So a total (eps, delta) leaves for each run
 
         ``delta_1 = ((delta - delta_2) / (3 T))^2 / 2``,  ``eps_1 = (eps - 3 sqrt(2 delta_1)) / 3``.
 
-    delta_1 is near 1e-17; the runs are accounted by RDP, as in the paper, at `TAIL_ORDERS`. The
-    DC-SGD paper's "each iteration" must read "each whole run with its score". 2 G runs are
-    expected, and a given candidate is missed with probability about .31. `repeat_and_select` is
-    far cheaper.
+    delta_1 is near 1e-17, so the runs are accounted by RDP, as in the paper, at `TAIL_ORDERS`.
+    Where the DC-SGD paper says "each iteration", read "each whole run with its score". The expected
+    number of runs is 2 G, and a given candidate is never tried with probability about 0.31.
+    `repeat_and_select` is far cheaper.
 
     Args:
         candidates: G, the number of candidates.
@@ -128,11 +128,11 @@ class liu_talwar(Tuning):
 
     @property
     def rounds(self) -> float:
-        """T, the most rounds there can be."""
+        """T, the maximum number of rounds."""
         return math.log(1 / self.delta_2) / self.stopping
 
     def per_run(self, epsilon: float, delta: float) -> tuple[float, float]:
-        """Returns the (eps_1, delta_1) that a total budget leaves for each run."""
+        """Returns the (eps_1, delta_1) of each run for a total budget."""
         delta_1 = self._delta_1(delta)
         epsilon_1 = (_checks.positive("epsilon", epsilon) - 3 * math.sqrt(2 * delta_1)) / 3
         if not epsilon_1 > 0:
@@ -156,7 +156,7 @@ class liu_talwar(Tuning):
         return 3 * epsilon_1 + 3 * math.sqrt(2 * delta_1)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
-        """Draws a geometric number of candidates, cut at T."""
+        """Draws a geometric number of candidates, at most T."""
         self._check_count(candidates)
         rounds = min(int(rng.geometric(self.stopping)), max(1, int(self.rounds)))
         return rng.integers(candidates, size=rounds).tolist()
@@ -236,7 +236,7 @@ class repeat_and_select(Tuning):
         remaining, count = rng.random(), 1
         log_scale = math.log(-log_stop) if eta == 0 else _log_expm1(-eta * log_stop) - math.log(eta)
         log_term = log_go - log_scale
-        # The cut is far beyond what 64 bits of randomness can reach.
+        # The series is cut far beyond the resolution of 64 random bits.
         while (
             remaining := remaining - math.exp(log_term)
         ) >= 0 and count < 1000 * self.mean + 1000:
@@ -267,19 +267,19 @@ class disjoint_split(Tuning):
 
     The data fall into G + 1 parts; candidate i is trained on part i, and with z_i errors on the
     last part it is chosen with probability proportional to ``exp(-selection z_i / 2)``. A run's
-    score is minus its number of errors on the *last* part; hand `Search.run` each candidate with
-    its part.
+    score is minus its number of errors on the *last* part; give `Search.run` each candidate
+    together with its part.
 
     Args:
         candidates: G, the number of candidates.
         selection: the epsilon of the choice.
 
     Privacy:
-        One example is in one part only, so the costs do not add up: the whole is ``(max(eps_1,
+        Each example is in only one part, so the costs do not add up: the whole is ``(max(eps_1,
         selection), delta)``-DP for runs that are (eps_1, delta)-DP on their part. Relation: that of
-        a run, with each row's part drawn by its number alone. Released: the chosen run, without
-        its score.
-        What it costs is data: each run sees N / (G + 1) examples, and its sampler must say so.
+        a run, with each row's part chosen by its row number alone. Released: the chosen run,
+        without its score. The price is data: each run sees N / (G + 1) examples, and its sampling
+        must use that number.
 
     Example:
         >>> parts = disjoint_split(2, selection=1.0).parts(jax.random.key(0), 10)
@@ -305,9 +305,9 @@ class disjoint_split(Tuning):
         )
 
     def parts(self, key: jax.Array, dataset_size: int) -> list[np.ndarray]:
-        """Returns the rows of each candidate's part, and last those of the choice."""
+        """Returns the rows of each candidate's part, followed by those used for the choice."""
         size = _checks.integer("dataset_size", dataset_size, at_least=self.candidates + 1)
-        # By the row's own number: one row more or less must leave all others where they are.
+        # By row number, so that adding or removing a row leaves all others in their parts.
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(size))
         part = np.asarray(
             jax.vmap(lambda k: jax.random.randint(k, (), 0, self.candidates + 1))(keys)
@@ -323,7 +323,7 @@ class disjoint_split(Tuning):
         delta: float,
         scoring: GaussianQuery | LaplaceQuery | None = None,
     ) -> Search:
-        """Returns the search whose runs, each on its part, have the whole budget."""
+        """Returns the search; each run gets the whole budget on its own part."""
         if scoring is not None:
             raise ValueError(f"scoring = {scoring!r}: expected None, the choice itself is private")
         if not self.selection <= _checks.positive("epsilon", epsilon):

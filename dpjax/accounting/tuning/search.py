@@ -1,4 +1,4 @@
-"""A private search for hyper-parameters, and the plan that runs and is accounted."""
+"""Private hyper-parameter search: one record that runs it and is accounted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,13 @@ Output = TypeVar("Output")
 
 
 class Found(NamedTuple, Generic[Candidate, Output]):
-    """What a private search releases, and nothing else: not the losing runs, not their number.
+    """Everything that a private search releases; the losing runs and their number stay private.
 
     Attributes:
-        candidate: the winner; None if no run took place, which a Poisson number of runs allows.
-        score: its score, if the way of tuning pays for it.
-        output: what its run returned.
+        candidate: the winner; None if no run took place, which is possible if the number of runs is
+            Poisson.
+        score: its score, if the tuning method pays for releasing it.
+        output: the output of its run.
         epsilon: the epsilon of the whole search at the given delta.
     """
 
@@ -42,7 +43,7 @@ class Found(NamedTuple, Generic[Candidate, Output]):
 
 
 class Tuning(Record):
-    """A way to pay for choosing among runs. Subclasses are frozen dataclasses.
+    """A private selection among runs. Subclasses are frozen dataclasses.
 
     Example:
         >>> from dpjax.accounting import tuning
@@ -53,10 +54,10 @@ class Tuning(Record):
     role: ClassVar[str] = "tuning"
 
     accountant: ClassVar[str] = "rdp"
-    """Who reads the event of a run."""
+    """The accountant of a run's event."""
 
     composes: ClassVar[bool] = False
-    """Whether the whole search is an event; its guarantee is else an epsilon with its delta."""
+    """Whether the whole search is an event; otherwise its guarantee is an (epsilon, delta)."""
 
     releases_score: ClassVar[bool] = True
     """Whether the winner's score may be published with it."""
@@ -70,7 +71,7 @@ class Tuning(Record):
         delta: float,
         scoring: GaussianQuery | LaplaceQuery | None = None,
     ) -> "Search":
-        """Returns the search whose whole cost is a budget: `Search.mechanism` is what a run gets.
+        """Returns the search that spends a budget; `Search.mechanism` is calibrated for each run.
 
         Args:
             mechanism: the mechanism of one run; its noise is found as in `calibrate`.
@@ -78,8 +79,8 @@ class Tuning(Record):
             steps: the steps of one run.
             epsilon: the budget of the whole search.
             delta: the delta of the whole search.
-            scoring: how a run's score is released, if it is computed from private data. None says
-                that it comes from public data, or from what the run released.
+            scoring: how a run's score is released, if it is computed from private data. None means
+                that it is computed from public data or from the run's own release.
         """
         check_mechanism(mechanism)
         mechanism.check_sampling(sampling)
@@ -94,7 +95,7 @@ class Tuning(Record):
         return Search(self, found, sampling, steps, scoring)
 
     def event(self, run: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-        """Returns the event of the whole search, where `composes` says that it has one."""
+        """Returns the event of the whole search, if `composes` is True."""
         raise NotImplementedError
 
     def total(
@@ -104,31 +105,31 @@ class Tuning(Record):
         raise NotImplementedError
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
-        """Draws which candidates are run, in order; their number is private."""
+        """Draws the candidates to run, in order; their number is private."""
         raise NotImplementedError
 
     def best(self, rng: np.random.Generator, scores: Sequence[float]) -> int:
-        """Returns which run wins."""
+        """Returns the index of the winning run."""
         del rng
         return int(np.argmax(scores))
 
 
 @dataclass(frozen=True)
 class Search(Record):
-    """A private search: how it pays, and what each of its runs is.
+    """A private search: the tuning method, and the mechanism, sampling and steps of each run.
 
     Args:
-        tuning: how the choice among runs is paid for.
-        mechanism: what each run uses, whatever its candidate: candidates may differ in anything
-            that leaves the event of a run alone (threshold, learning rate, model), not in noise,
-            sampling or steps.
+        tuning: the tuning method, which accounts for the choice among runs.
+        mechanism: the mechanism of each run, whatever its candidate. Candidates may differ in
+            anything that does not change the event of a run (threshold, learning rate, model), but
+            not in noise, sampling or steps.
         sampling: the sampler of each run.
         steps: the steps of each run.
-        scoring: how each run's score is released; None if that needs no private data.
+        scoring: how each run's score is released; None if it needs no private data.
 
     Privacy:
-        As `tuning` says, for a run *with its score*: a score from private data that is not listed
-        under `scoring` is not accounted for. Only `Found` may be published.
+        As stated by `tuning`, for a run *with its score*: a score computed from private data but
+        not declared in `scoring` is not accounted for. Only `Found` may be published.
 
     Example:
         >>> import dpjax
@@ -185,9 +186,9 @@ class Search(Record):
         Args:
             train: ``train(candidate, mechanism, key) -> (score, output)``, one whole run with the
                 mechanism it is given; larger scores are better. A score that is NaN loses.
-            candidates: what to choose among; public, and as many as `tuning` was told.
+            candidates: the candidates; public, and as many as `tuning` was given.
             key: the key of the whole search; each run gets its own.
-            delta: the delta that the returned epsilon is for.
+            delta: the delta of the returned epsilon.
         """
         if not len(candidates):
             raise ValueError("candidates: expected at least one")
