@@ -153,8 +153,8 @@ def copy_tree(source: Path, target: Path, store: Path) -> None:
     (target / ".pytest_cache").symlink_to(store, target_is_directory=True)
 
 
-def run_tests(tree: Path, tests: Iterable[str]) -> tuple[int, str]:
-    """Runs tests in a copy; returns pytest's exit code and what it printed."""
+def run_tests(tree: Path, tests: Iterable[str], seconds: float | None = None) -> tuple[int, str]:
+    """Runs tests in a copy, for at most `seconds`; returns pytest's exit code and output."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "guard"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "500"}
     done = subprocess.run(
@@ -164,7 +164,7 @@ def run_tests(tree: Path, tests: Iterable[str]) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )
     return done.returncode, done.stdout
@@ -180,7 +180,7 @@ def examine(mutant: Mutant, pristine: Path, store: Path) -> Verdict:
         file.write_text(mutant.source(tree), encoding="utf-8")
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
         try:
-            code, output = run_tests(tree, mutant.tests)
+            code, output = run_tests(tree, mutant.tests, SECONDS)
         except subprocess.TimeoutExpired:
             code, output = 124, f"no end after {SECONDS} s"
     failed = re.search(r"^FAILED (\S+(?:\[.*?\])?)(?: - (.*))?$", output, flags=re.MULTILINE)
