@@ -113,6 +113,9 @@ def outcome(command: str, work: Path, environment: dict[str, str]) -> str:
     ):
         print(f"not run: needs a data set: {command}")
         return "commands not run: need a data set"
+    if "holds no finished runs" in done.stderr:
+        print(f"not run: needs stored runs: {command}")
+        return "commands not run: need stored runs"
     refuted = (
         command.startswith("dpjax audit") and "--noise" in command
     )  # exit code 1, as the page says

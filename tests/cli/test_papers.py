@@ -41,6 +41,18 @@ def test_list_counts_what_is_run(store, capsys):
     assert rows["dc-sgd/IV"]["run"] == 0
 
 
+def test_a_report_without_a_checkout_says_where_the_runs_come_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["papers", "report"]) == 2
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert line.startswith("dpjax: error: docs/results holds no finished runs: ")
+    assert "`dpjax papers run`" in line
+    assert "--store DIR" in line
+    assert shown.out == ""
+    assert not list(tmp_path.iterdir())
+
+
 def test_config_is_an_experiment_with_the_choice_in_it(store, capsys):
     assert main(["papers", "config", CELL, "--store", str(store.path)]) == 0
     text = capsys.readouterr().out

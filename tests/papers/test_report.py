@@ -334,7 +334,7 @@ def test_the_command_writes_the_report_and_a_picture(store, capsys, tmp_path, mo
 
 
 def test_a_store_without_runs_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected a folder with finished runs"):
+    with pytest.raises(ValueError, match="none holds no finished runs"):
         command.COMMAND.run(arguments(Store(tmp_path / "none")))
 
 
@@ -368,15 +368,17 @@ class TestDocumentedCounts:
         changes = metrics["epsilon change"] + metrics["accuracy gain"]
         measured = five - metrics["epsilon"] - changes - metrics["runs"]
         page, readme = self.text("docs/papers.md"), self.text("README.md")
-        assert f"tables of results: {five:,} of them" in page
+        assert f"holds the {five:,} numbers that the five papers print" in page
         assert f"{measured:,} are scores, times and sensitivities" in page
         assert f"{metrics['epsilon']} are epsilons, {changes} changes in percent" in page
         assert f"and {metrics['runs']} sizes of grids" in page
         assert f"{experiments:,} have an experiment, {formulas} follow" in page
-        assert f"{neither} have neither" in page
+        assert f"for the other {neither} the reason is recorded" in page
         assert f"{len(cells()):,} printed numbers" in readme
-        assert f"{experiments:,} with the experiment behind them, {formulas} with" in readme
-        assert f"{neither} with the reason why not" in readme
+        assert (
+            f"For {experiments:,} of them it has the experiment, for {formulas} a formula" in readme
+        )
+        assert f"for {neither} the reason why there is neither" in readme
 
     def test_how_many_were_run(self):
         store = Store(self.ROOT / "docs" / "results")
@@ -384,8 +386,8 @@ class TestDocumentedCounts:
         run = [outcome for outcome in run if outcome.records]
         different = {outcome.records[0].experiment for outcome in run}
         outside = {outcome.records[0].experiment for outcome in run if not outcome.within}
-        said = f"{len(different)} distinct experiments have been run here so far; "
-        said += f"{len(different - outside)} are within 1.0 point of print"
+        said = f"{len(different)} distinct experiments have been run so far; "
+        said += f"{len(different - outside)} of them are within 1.0 point of every number printed"
         assert said in self.text("README.md")
         front = self.text("docs/results/REPORT.md")
         assert f"The runs are {len(different)} distinct experiments" in front

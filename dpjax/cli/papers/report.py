@@ -44,7 +44,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     store = store_of(args)
     if not store.records:
-        raise ValueError(f"--store {args.store}: expected a folder with finished runs")
+        raise ValueError(
+            f"{args.store} holds no finished runs: `dpjax papers run` trains them, and --store DIR "
+            "names another folder, such as docs/results in a checkout of dpjax"
+        )
     folder = Path(args.out) if args.out else store.path
     folder.mkdir(parents=True, exist_ok=True)
     pages = report(store, cells(), args.data_dir)
