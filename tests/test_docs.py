@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import tomllib
-from importlib.util import find_spec
 
 import pytest
 
@@ -26,7 +25,7 @@ def pages():
 @pytest.mark.parametrize("page", list(pages()))
 def test_each_block_runs_alone(page, capsys):
     for block in doc_blocks.blocks(page):
-        if not block.needs or find_spec(block.needs.replace("-", "_")):
+        if block.runs_here:
             doc_blocks.run(block)
             found = re.findall(r"([\d.]+)% of held-out", capsys.readouterr().out)
             assert all(float(accuracy) > 80 for accuracy in found)
