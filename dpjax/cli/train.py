@@ -25,6 +25,7 @@ from dpjax.cli.experiment import (
 from dpjax.cli.flags import assignment
 from dpjax.cli.released_runs import read_run, read_runs, spent_by
 from dpjax.train import Experiment, LostProcessError, Preempted, Result, train
+from dpjax.train.mesh import leave_together
 from dpjax.train.progress import progress_for
 
 __all__ = ["COMMAND", "resumable", "say", "trained"]
@@ -72,7 +73,9 @@ def _run(args: argparse.Namespace) -> int:
         return _trained_and_shown(args)
     _join(args)
     try:
-        return _trained_and_shown(args)
+        code = _trained_and_shown(args)
+        leave_together()
+        return code
     except BaseException as error:
         # The others wait for this process as long as it lives: an ordinary exit waits for them.
         say(" ".join(f"process {args.process_id}: {error}".split()))

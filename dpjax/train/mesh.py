@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -21,10 +22,13 @@ __all__ = [
     "agreed",
     "device_memory",
     "is_primary",
+    "leave_together",
     "local",
     "others_alive",
     "wait_for_all",
 ]
+
+_SECONDS_TO_LEAVE = 300  # the first process may still draw pictures
 
 
 def is_primary() -> bool:
@@ -61,6 +65,25 @@ def others_alive() -> Iterator[None]:
         if jax.process_count() > 1 and lost:
             raise LostProcessError("another process of this run has ended") from error
         raise
+
+
+def leave_together() -> None:
+    """Returns when every process is done: when the first one leaves, JAX ends the others.
+
+    Raises:
+        LostProcessError: another process has ended, or is not done after five minutes.
+    """
+    try:
+        # Of the coordinator, since a sum over devices would wait for a dead process for ever.
+        everyone = set(range(jax.process_count()))
+        ocp.multihost.sync_global_processes(
+            "dpjax is done", timeout=_SECONDS_TO_LEAVE, processes=everyone
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise LostProcessError(
+            f"this process is done, but another of this run is not after {_SECONDS_TO_LEAVE} "
+            "seconds, or has ended"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,14 @@ class Victim:
         cache: of compiled programs, so that a start takes less long.
         steps: how many it takes.
         processes: how many processes it has.
+        program: what Python runs; the command line, unless a test changes something in it.
     """
 
     folder: Path
     cache: Path
     steps: int
     processes: int = 1
+    program: Sequence[str] = ("-m", "dpjax")
 
     def start(self, last: Sequence[str] = ()) -> list[subprocess.Popen[bytes]]:
         """Starts the processes; `last` are more flags for the last of them."""
@@ -79,7 +81,7 @@ class Victim:
         with self.said.open("ab") as said:
             return [
                 subprocess.Popen(
-                    [sys.executable, "-m", "dpjax", *argv, *own],
+                    [sys.executable, *self.program, *argv, *own],
                     stdout=subprocess.DEVNULL,
                     stderr=said,
                     env=environment,

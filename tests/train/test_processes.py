@@ -44,9 +44,49 @@ def check_same(alone, folder):
     assert len(RunFolder(folder).released()) == len(RunFolder(alone).released())
 
 
+# Says in files when a process is done and when it begins to leave; the last one is late, or dies.
+LATE = """
+import atexit, os, sys, time
+from pathlib import Path
+import jax  # which registers its own clean-up before ours, and so runs it after
+from dpjax.cli import main, train
+from dpjax.train import mesh
+place, trained = Path(sys.argv[1]), train._trained_and_shown
+def late(args):
+    code, process = trained(args), jax.process_index()
+    atexit.register((place / f"{process} leaves").touch)
+    time.sleep(3 * process)
+    if process and DIES:
+        os._exit(9)
+    (place / f"{process} is done").touch()
+    return code
+train._trained_and_shown = late
+mesh._SECONDS_TO_LEAVE = 30
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 def test_two_processes_are_one_run(alone, tmp_path):
-    """One key, one noise, one set of files."""
-    Victim(tmp_path / "two", STORE / WORKER, STEPS, processes=2).finish()
+    """One key, one noise, one set of files; and none leaves before the other is done.
+
+    The first process coordinates: when it goes, JAX ends whoever still needs it.
+    """
+    program = ("-c", LATE.replace("DIES", "False"), str(tmp_path))
+    Victim(tmp_path / "two", STORE / WORKER, STEPS, processes=2, program=program).finish()
+    check_same(alone, tmp_path / "two")
+    times = {path.name: path.stat().st_mtime for path in tmp_path.glob("? *")}
+    assert sorted(times) == ["0 is done", "0 leaves", "1 is done", "1 leaves"]
+    assert min(times["0 leaves"], times["1 leaves"]) >= times["1 is done"]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_behind_the_last_step_is_not_waited_for(alone, tmp_path):
+    program = ("-c", LATE.replace("DIES", "True"), str(tmp_path))
+    victim = Victim(tmp_path / "two", STORE / WORKER, STEPS, processes=2, program=program)
+    first, second = victim.start()
+    assert second.wait(timeout=400) == 9
+    assert first.wait(timeout=90) == 2
+    assert "another of this run is not after 30 seconds, or has ended" in victim.said.read_text()
     check_same(alone, tmp_path / "two")
 
 
