@@ -1,8 +1,8 @@
 """Files that survive a crash: written whole or not at all, and folders sealed by a manifest.
 
-A folder is sealed when it has a manifest: the size and sha256 of every file in it, written as the
-last act. The manifest's last line is the sha256 of the line before it, so that every byte in the
-folder is covered. It holds plain JSON: reading it, or refusing it, executes nothing.
+A folder is sealed when it has a manifest: the size and sha256 of every file in it, written last.
+The manifest's last line is the sha256 of the line before it, so every byte in the folder is
+covered. The manifest is plain JSON, so reading it executes nothing.
 """
 
 import errno
@@ -33,17 +33,17 @@ __all__ = [
 
 MANIFEST = "MANIFEST"
 
-# What a disk or a user's limits may say; some libraries pass it on in words only.
+# Errors of a disk or of a user's limits; some libraries pass on only their text.
 _DISK = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENOTDIR", "EMFILE")
 
 
 class Refused(ValueError):
-    """A folder is not what was sealed; the message is one clause on what is wrong."""
+    """A folder differs from what was sealed; the message is one clause that says how."""
 
 
 @contextmanager
 def one_disk_error(what: str) -> Iterator[None]:
-    """Raises what a disk says as an OSError that begins with `what`, such as the file's name."""
+    """Re-raises disk errors as an OSError whose message begins with `what`."""
     try:
         yield
     except Exception as error:
@@ -61,7 +61,7 @@ def _code_in(text: str) -> int | None:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Writes a file so that a reader, also after a crash, sees the old or the new one."""
+    """Writes a file so that readers see either the old or the new content, even after a crash."""
     new = file.with_name(file.name + ".new")
     with one_disk_error(f"{file} was not written"):
         _write(new, "w", text)
@@ -70,7 +70,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def append(file: Path, text: str) -> None:
-    """Adds to a file, and brings it to the disk."""
+    """Appends to a file and flushes it to disk."""
     with one_disk_error(f"{file} was not written"):
         _write(file, "a", text)
 
@@ -83,7 +83,7 @@ def _write(file: Path, mode: str, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Brings a file, or the names in a folder, to the disk."""
+    """Flushes a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,25 +92,25 @@ def sync(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuses a folder with links in it: what is written into it would land elsewhere."""
+    """Raises ValueError if a folder contains links: writing to it could write elsewhere."""
     for path in _below(folder):
         if path.is_symlink():
             raise ValueError(f"{path} is a link: expected plain files and folders in a run")
 
 
 def seal(folder: Path, content: Mapping[str, Any]) -> None:
-    """Brings the files of `folder` to the disk, then writes its manifest, all or nothing.
+    """Flushes the files of `folder` to disk, then writes its manifest atomically.
 
     Args:
         folder: a folder of plain files and folders.
-        content: what else the manifest holds; plain data, without the key ``"files"``.
+        content: further entries of the manifest; plain data, without the key ``"files"``.
     """
     names = _files(folder)
     for name in names:
         sync(folder / name)
     for place, _, _ in os.walk(folder):
         sync(Path(place))
-    sync(folder.parent)  # which holds the folder's own name
+    sync(folder.parent)  # the folder's own name is stored there
     body = json.dumps({**content, "files": {name: _seen(folder / name) for name in names}}).encode()
     temporary = folder / f"{MANIFEST}.tmp"
     temporary.write_bytes(_signed(body))
@@ -120,12 +120,12 @@ def seal(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def is_sealed(folder: Path) -> bool:
-    """Says whether `folder` is complete: it has a manifest. Nothing is read."""
+    """Returns whether `folder` is complete, that is, has a manifest; reads no file."""
     return os.path.lexists(folder / MANIFEST)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the content of the manifest, or raises `Refused`; the files are not looked at."""
+    """Returns the content of the manifest, or raises `Refused`; does not check the files."""
     path = folder / MANIFEST
     if not stat.S_ISREG(path.lstat().st_mode):
         raise Refused(f"file {MANIFEST} is no plain file")
@@ -143,11 +143,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path, files: Mapping[str, Any]) -> None:
-    """Raises `Refused` unless the files in `folder` are `files`, all of them, byte for byte.
+    """Raises `Refused` unless `folder` holds exactly `files`, byte for byte.
 
     Args:
         folder: a folder with a manifest.
-        files: what the manifest says of each file.
+        files: each file's size and checksum, from the manifest.
     """
     present = [name for name in _files(folder) if name != MANIFEST]
     for name in sorted({*files, *present}):
@@ -164,7 +164,7 @@ def check_files(folder: Path, files: Mapping[str, Any]) -> None:
 
 
 def remove_sealed(folder: Path) -> None:
-    """Removes `folder`, its manifest first: when cut short, what is left counts as incomplete."""
+    """Removes `folder`, manifest first, so that an interrupted removal leaves it incomplete."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
@@ -175,7 +175,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> list[str]:
-    """Returns the files below `folder`, sorted; refuses links and devices."""
+    """Returns the sorted files below `folder`; raises `Refused` for links and devices."""
     found = []
     for path in _below(folder):
         mode = path.lstat().st_mode

@@ -35,8 +35,8 @@ class Released(NamedTuple):
 
     Attributes:
         threshold: C_t, a scalar, or (G,) with a threshold for each group.
-        bound: the L2 bound of how far one example moves the sum: that of its contribution, enlarged
-            where the engine's sums round the other examples anew.
+        bound: the L2 bound on how far one example moves the sum: the bound on its contribution,
+            enlarged if adding it changes how the engine rounds the other examples.
         sigma: the total, accounted noise multiplier.
         sigma_gradient: the gradient's own noise multiplier sigma_T.
     """
@@ -54,7 +54,7 @@ class PrivatizeState(NamedTuple):
         step: t, the number of logical steps released so far.
         key: the root of all noise; private.
         threshold: the adaptive threshold's state, or ().
-        hooks: the states of momentum and preconditioner, of those that there are.
+        hooks: the states of momentum and preconditioner, if the mechanism has them.
         released: public numbers of the last step.
     """
 
@@ -65,7 +65,7 @@ class PrivatizeState(NamedTuple):
     released: Released
 
     def __repr__(self) -> str:
-        """Shows all but the key."""
+        """Shows every field except the key."""
         return repr_without_keys(self)
 
 
@@ -75,36 +75,36 @@ def privatize(
     key: chex.PRNGKey,
     axis_name: str | Sequence[str] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Turns per-example gradients into one private gradient; stands first in an optax chain.
+    """Turns per-example gradients into one private gradient; comes first in an optax chain.
 
     ``update = (sum_i weight(n_i, C_t) g_i + N(0, (sigma_T(t) bound)^2 I)) / B``
 
     Noise is drawn once per logical batch, in float32, from a key folded with t. The denominator B
-    is the *expected* batch size: the realised one is private.
+    is the *expected* batch size, because the realised one is private.
 
     Args:
-        mechanism: what runs, and what is accounted.
-        sampling: what draws the batches; then only batches that it drew are taken. Or a number B,
-            at least 1, for batches that come from elsewhere: nothing is known of how these are
-            drawn, and whether an epsilon holds for them is for you to see to.
-        key: a JAX random key; there is no default. It may be the one that `sampling.draw` has.
-        axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split: one sum over
-            them, then the same noise on every device.
+        mechanism: the mechanism that runs and is accounted.
+        sampling: the sampling that draws the batches; batches from anywhere else are refused. Or a
+            number B, at least 1, for batches drawn elsewhere: dpjax then does not know how they
+            were drawn, and you must make sure that your epsilon holds for them.
+        key: a JAX random key; there is no default. It may be the key given to `sampling.draw`.
+        axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split. Sums are
+            added over them, and every device adds the same noise.
 
     Returns:
-        A transformation. ``update(grads, state, params, mask=None)`` takes a `PerExampleGrads`, a
-        `ClippedSum`, or where `sampling` is a number a plain pytree with a leading batch axis (with
-        `mask`, 0 for padding). Further keyword arguments are ignored here and reach the rest of the
-        chain. Leaves of `params` that are no arrays of floats are left out of the update.
+        A transformation. ``update(grads, state, params, mask=None)`` takes a `PerExampleGrads` or a
+        `ClippedSum`; if `sampling` is a number, also a plain pytree with a leading batch axis (and
+        a `mask`, 0 for padding). Other keyword arguments are ignored here and reach the rest of the
+        chain. Leaves of `params` that are not arrays of floats are left out of the update.
 
     Raises:
-        TypeError: if `mechanism` is not a `Mechanism`, or `key` no key.
+        TypeError: if `mechanism` is not a `Mechanism`, or `key` is not a key.
         ValueError: if the mechanism is not calibrated or does not run with the sampling, or B is
-            below 1. From `update`, for a batch that the sampling did not draw.
+            below 1. `update` raises it for a batch that the sampling did not draw.
 
     Privacy:
         See `Mechanism`. The state holds the noise key and is private; `state.released` is public.
-        That a batch carries its sampling guards against mistakes, not against forgery.
+        Checking a batch's sampling guards against mistakes, not against forgery.
 
     Example:
         >>> import dpjax
@@ -207,24 +207,24 @@ def clipped_sum(
 ) -> ClippedSum:
     """Scales and sums a part of a logical batch, for batches that reach the device in parts.
 
-    Add the parts with + and hand the total to ``tx.update`` in place of gradients:
-    the noise is then added once. The parts must be disjoint, and all made with one `opt_state`.
+    Add the parts with + and pass the total to ``tx.update`` in place of gradients; noise is then
+    added once. The parts must be disjoint and all use the same `opt_state`.
 
     Args:
         mechanism: the mechanism that `privatize` was given.
         grads: a `PerExampleGrads`, or a plain pytree with a leading batch axis.
-        opt_state: the chain's state; the threshold in force is read from it.
+        opt_state: the chain's state, which holds the current threshold.
         mask: (B,), 0 for padding, with a plain pytree.
 
     Returns:
         The part's sum; private.
 
     Raises:
-        ValueError: if momentum is stored for every example: such a batch comes in one part.
+        ValueError: if momentum is stored per example, which needs the whole batch at once.
 
     Privacy:
-        Bound: one example changes the sum by at most `mechanism.bound`. No noise is added here:
-        the sum is private, and so is every part of it.
+        One example changes the sum by at most `mechanism.bound`. No noise is added here, so the
+        parts and their sum are private.
 
     Example:
         >>> import dpjax
@@ -249,7 +249,7 @@ def clipped_sum(
 
 
 def _all_trainable(params: chex.ArrayTree) -> chex.ArrayTree:
-    """Refuses leaves that get no update: the optimizers behind would keep a state for them."""
+    """Refuses leaves that get no update: later optimizers would keep a state for them."""
     own = trainable(params)
     kept = {path for path, _ in jax.tree_util.tree_leaves_with_path(own)}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
@@ -286,7 +286,7 @@ def _batch_sum(
     params: chex.ArrayTree | None,
     mask: chex.Array | None,
 ) -> tuple[ClippedSum, tuple[chex.ArrayTree, ...]]:
-    """Returns what a transformation was given as one sum: clipped here, or in parts before."""
+    """Returns `updates` as one sum: gradients are clipped here; a `ClippedSum` already is."""
     if not isinstance(updates, ClippedSum):
         return _clipped(mechanism, as_per_example_grads(updates, mask, params), state)
     if mask is not None:
@@ -297,7 +297,7 @@ def _batch_sum(
 def _clipped(
     mechanism: Mechanism, grads: PerExampleGrads, state: PrivatizeState
 ) -> tuple[ClippedSum, tuple[chex.ArrayTree, ...]]:
-    """Returns the sum of what the rule leaves of the gradients, and the states of the hooks."""
+    """Returns the sum of the clipped gradients, and the states of the hooks."""
     sampling, hooks = grads.sampling, []
     for hook, own in zip(mechanism.hooks, state.hooks, strict=True):
         grads, new = hook.before(grads, own)
@@ -330,7 +330,7 @@ def _after(
     params: chex.ArrayTree | None,
     context: HookContext,
 ) -> tuple[chex.ArrayTree, tuple[chex.ArrayTree, ...]]:
-    """Lets the hooks post-process the release, the innermost first."""
+    """Lets the hooks post-process the release, innermost first."""
     new = []
     for hook, state in reversed(list(zip(mechanism.hooks, states, strict=True))):
         mean, after = hook.after(mean, state, params, context)
@@ -354,9 +354,9 @@ def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: object) ->
 def cast_like(
     update: chex.ArrayTree, params: chex.ArrayTree | None, grads: chex.ArrayTree
 ) -> chex.ArrayTree:
-    """Returns `update` in the parameters' dtypes, as optax optimizers expect; noise came before.
+    """Returns the noisy `update` in the parameters' dtypes, as optax optimizers expect.
 
-    Without `params` the dtypes are those the gradients know of; a `ClippedSum` knows of none.
+    Without `params`, the dtypes come from the gradients; a `ClippedSum` has none to offer.
     """
     like = params if params is not None else getattr(grads, "like", None)
     if like is None and not isinstance(grads, ClippedSum):

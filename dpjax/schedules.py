@@ -53,7 +53,7 @@ _EPOCH_SLACK = 1.0 + 2.0**-22
 
 _PROBED = (*range(256), *(2**k for k in range(8, 31)))  # steps at which a callable is read
 
-# Marks a field that must be given, behind one that may be left out: None fails its check.
+# The default of a required field that follows an optional one: None fails the field's check.
 _REQUIRED: Any = None
 
 
@@ -61,7 +61,7 @@ class Schedule(Record):
     """A public curve ``step -> value``: frozen, comparable, serialisable, and usable in `jit`.
 
     Subclasses are frozen dataclasses that define `__call__`. A plain callable, such as an optax
-    schedule, is taken as well wherever a schedule is, but cannot be written to a file; see
+    schedule, is accepted wherever a schedule is, but cannot be written to a file; see
     `table.from_callable`.
 
     Example:
@@ -94,7 +94,7 @@ FloatOrSchedule: TypeAlias = float | Schedule | Callable[[chex.Numeric], chex.Nu
 
 
 def epoch_of(step: chex.Numeric, steps_per_epoch: float) -> jax.Array:
-    """Returns ``floor(step / steps_per_epoch)`` as a float, exact also where an epoch begins.
+    """Returns ``floor(step / steps_per_epoch)`` as a float, exact even where an epoch begins.
 
     Args:
         step: t, from 0; possibly traced.
@@ -108,7 +108,7 @@ def epoch_of(step: chex.Numeric, steps_per_epoch: float) -> jax.Array:
 
 
 def steps_of(epochs: float, steps_per_epoch: float) -> int:
-    """Returns ``ceil(epochs * steps_per_epoch)``, not one more because of rounding.
+    """Returns ``ceil(epochs * steps_per_epoch)``, robust to rounding of the product.
 
     Args:
         epochs: E, the number of epochs.
@@ -122,7 +122,7 @@ def steps_of(epochs: float, steps_per_epoch: float) -> int:
 
 
 class _Decay(Schedule):
-    """A curve that starts at `init`; with None it is open, and has no values yet."""
+    """A curve that starts at `init`; with ``init=None`` it is open and has no values yet."""
 
     role: ClassVar[str] = "schedule"
 
@@ -199,10 +199,11 @@ def number_or_schedule(
 
 
 def _check_probed(field: str, curve: Callable[[chex.Numeric], chex.Numeric]) -> None:
-    """Refuses a callable that does not start above zero, or is not finite somewhere.
+    """Refuses a callable that does not start above zero or is not finite at a probed step.
 
-    Further out, where no run may ever come, a line or a decay may have reached zero. A threshold is
-    kept above zero there, and the accounting, which reads every step that ran, refuses the noise.
+    It may reach zero at later steps, which a run may never get to. If it does get there, a
+    threshold is kept above zero, and the accounting, which reads every step that ran, refuses noise
+    of zero.
     """
     probed = _probed(curve)
     if probed is None:
@@ -237,7 +238,7 @@ def _largest_probed(curve: Callable[[chex.Numeric], chex.Numeric]) -> float:
 
 
 def is_open(value: FloatOrSchedule | None) -> bool:
-    """Says whether a noise multiplier has yet to be calibrated: None, or a schedule without init.
+    """Returns whether a noise multiplier is not calibrated yet: None, or a schedule without init.
 
     Args:
         value: the noise multiplier.

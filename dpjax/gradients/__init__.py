@@ -1,6 +1,6 @@
 """How per-example gradients are obtained: the interface, the chunk loop and the engines.
 
-Nothing here knows of privacy. A rule needs norms and a weighted sum; an engine gives both.
+Nothing here is specific to privacy. A rule needs norms and a weighted sum; an engine provides both.
 """
 
 from dpjax.gradients.batch_stats import refuse_batch_stats

@@ -1,4 +1,4 @@
-"""Refusal of batch normalisation, whose examples see each other."""
+"""Refusal of batch normalisation, in which the examples of a batch affect each other."""
 
 import inspect
 import sys
@@ -11,10 +11,10 @@ __all__ = ["refuse_batch_stats", "refuse_closed_over_batch_stats"]
 
 
 def refuse_batch_stats(model: object) -> None:
-    """Refuses a model, or its variables, that keeps batch statistics, and names the layer.
+    """Raises ValueError, naming the layer, if a model or its variables keep batch statistics.
 
-    Under a single example, a batch normalisation's mean is the example itself and its output is
-    zero; over a batch, one example changes the gradients of all others. Neither can be private.
+    For a single example, the mean in a batch normalisation is the example itself and the output is
+    zero. Over a batch, one example changes the gradients of all others. Neither can be private.
 
     Args:
         model: Linen variables, an NNX module or state, or any pytree of parameters.
@@ -50,9 +50,9 @@ def refuse_batch_stats(model: object) -> None:
 
 
 def refuse_closed_over_batch_stats(loss_fn: Callable[..., object]) -> None:
-    """Refuses a loss that reads variables or a module with batch statistics from its surroundings.
+    """Refuses a loss that closes over variables or a module with batch statistics.
 
-    That is how they reach a loss when only the parameters are passed to it.
+    That is how they reach a loss that is passed only the parameters.
     """
     nnx = _nnx()
     for value in _closed_over(loss_fn, depth=3):
@@ -63,7 +63,7 @@ def refuse_closed_over_batch_stats(loss_fn: Callable[..., object]) -> None:
 
 
 def _nnx() -> Any:
-    """Returns Flax NNX if somebody imported it: nothing can be a module of it otherwise."""
+    """Returns Flax NNX if it has been imported; otherwise nothing can be an NNX module."""
     return sys.modules.get("flax.nnx")
 
 

@@ -1,9 +1,10 @@
-"""Convolutions in the one layout that XLA's CPU compiler is fast at, where a CPU runs them.
+"""Convolutions rewritten, on a CPU, to the one layout that XLA's CPU compiler runs fast.
 
-Inside a loop (a chunk loop, a scan over steps) that compiler leaves a convolution in the layout it
-was written in, and runs any but channels-last with a plain nest of loops: the gradients of a small
-CNN took four times as long in a loop as outside (https://github.com/jax-ml/jax/issues/12868). The
-derivative of a channels-last convolution is not channels-last; here it is made so.
+Inside a loop (a chunk loop, a scan over steps), that compiler leaves a convolution in the layout it
+was written in, and runs every layout but channels-last as plain nested loops: the gradients of a
+small CNN took four times as long in a loop as outside
+(https://github.com/jax-ml/jax/issues/12868). The derivative of a channels-last convolution is not
+channels-last; this module makes it so.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +25,9 @@ __all__ = ["channels_last_convolutions"]
 def channels_last_convolutions(fn: Callable[..., chex.ArrayTree]) -> Callable[..., chex.ArrayTree]:
     """Returns the same function with its convolutions written channels last on a CPU.
 
-    On other platforms they stay as they are. Operands and results are transposed around each
-    convolution; values are the same but for the order of summation. Convolutions inside loops and
-    branches of `fn` itself stay as they are.
+    Other platforms keep them as they are. Operands and results are transposed around each
+    convolution; values are the same except for the order of summation. Convolutions inside loops
+    and branches of `fn` itself are not changed.
 
     Args:
         fn: a function of pytrees of arrays.
@@ -103,11 +104,11 @@ def _channels_last(
 
 
 def _convolved(image: jax.Array, kernel: jax.Array, last: Any, arguments: dict[str, Any]) -> Any:
-    """Convolves in the layout `last`, channels last; in float64 one group after the other.
+    """Convolves in the channels-last layout `last`; in float64, one group after another.
 
-    The compiler makes groups of the batch, and in float64 any groups, a dense kernel with zeros:
-    what is not finite in one of them (an example, under vmap) would become NaN in all. So groups of
-    the batch are written as groups of channels, and in float64 groups are taken in turns.
+    The compiler turns batch groups, and in float64 all groups, into one dense kernel padded with
+    zeros. A non-finite value in one group (under vmap, one example) would then become NaN in all
+    groups. So batch groups are written as feature groups, and float64 loops over the groups.
     """
     if (count := arguments["batch_group_count"]) > 1:
         image = _behind(_in_front(image, count, 0), image.ndim - 1)
@@ -126,13 +127,13 @@ def _convolved(image: jax.Array, kernel: jax.Array, last: Any, arguments: dict[s
 
 
 def _in_front(x: jax.Array, parts: int, axis: int) -> jax.Array:
-    """Returns the parts of `x` along an axis, stacked in front."""
+    """Splits `x` into parts along an axis and stacks them along a new leading axis."""
     shape = (*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis, 0)
 
 
 def _behind(parts: jax.Array, axis: int) -> jax.Array:
-    """Returns stacked parts laid end to end along an axis."""
+    """Concatenates stacked parts along an axis; the inverse of `_in_front`."""
     x = jnp.moveaxis(parts, 0, axis)
     return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 

@@ -18,7 +18,7 @@ class GroupIndex(NamedTuple):
     """The group of every leaf.
 
     Attributes:
-        of_leaf: the number of the group, from 0, for each leaf of ``jax.tree.leaves(params)``.
+        of_leaf: the index of the group, from 0, of each leaf in ``jax.tree.leaves(params)``.
         names: the groups' names.
     """
 
@@ -36,7 +36,7 @@ class labels(_GroupRecord):
 
     Args:
         prefixes: pairs (path, label); a path is the keys from the root, joined by "/", and ""
-            is the root itself. A parameter has the label of the longest path it lies under.
+            is the root itself. A parameter gets the label of the longest path that it lies under.
 
     Example:
         >>> import jax.numpy as jnp
@@ -48,7 +48,7 @@ class labels(_GroupRecord):
     prefixes: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        """Checks that there are pairs of strings, each path once."""
+        """Checks that `prefixes` holds pairs of strings and each path once."""
         given = self.prefixes
         if not isinstance(given, list | tuple) or not all(
             isinstance(p, list | tuple) for p in given
@@ -72,7 +72,7 @@ Groups: TypeAlias = str | labels | chex.ArrayTree | None
 
 
 def normalised_groups(groups: Groups) -> str | labels | None:
-    """Brings None, "per_leaf" or a params-prefix pytree of labels into their comparable form.
+    """Returns None, "per_leaf" or a params-prefix pytree of labels in a comparable form.
 
     >>> normalised_groups({"body": "a", "head": {"kernel": "b", "bias": "a"}})
     labels(prefixes=(('body', 'a'), ('head/bias', 'a'), ('head/kernel', 'b')))
@@ -93,17 +93,17 @@ def normalised_groups(groups: Groups) -> str | labels | None:
 
 
 def group_index(groups: Groups, params: chex.ArrayTree) -> GroupIndex:
-    """Returns the group of every leaf of `params`; groups count in the order they first appear.
+    """Returns the group of every leaf of `params`; groups are numbered as they first appear.
 
     Args:
         groups: None (one group), "per_leaf", or a pytree of labels that is a prefix of `params`.
         params: the pytree of parameters.
 
     Returns:
-        The groups' numbers and names.
+        The index of each leaf's group, and the groups' names.
 
     Raises:
-        ValueError: if `params` has no leaves, or labels and parameters do not fit each other.
+        ValueError: if `params` has no leaves, a parameter has no label, or a label no parameter.
 
     Example:
         >>> group_index("per_leaf", {"bias": 0.0, "kernel": 0.0})

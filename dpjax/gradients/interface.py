@@ -1,4 +1,4 @@
-"""Per-example gradients as an opaque object: norms and weighted sums, however they are computed."""
+"""Per-example gradients as an opaque object that offers norms and weighted sums."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -22,13 +22,13 @@ from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
 
 try:
     from jax.extend.core import get_opaque_trace_state
-except ImportError:  # jax 0.8 has it elsewhere
+except ImportError:  # where jax 0.8 has it
     from jax.core import get_opaque_trace_state
 
 __all__ = ["BatchSums", "PerExampleGrads", "Program"]
 
-# By how much the noise may grow so that gradients travel between devices in 4 bytes a number; if it
-# had to grow by more, they travel in 8.
+# Sending gradients between devices in 4 bytes per number costs extra noise. If it costs more than
+# this fraction, they are sent in 8 bytes.
 MOST_REROUNDED = 2.0**-5
 
 
@@ -38,9 +38,9 @@ class BatchSums(NamedTuple):
     Attributes:
         gradient: ``sum_i w_i g_i``, a pytree shaped like the parameters.
         statistic: ``sum_i s_i``.
-        positions: the number of rows there was room for, padding included.
-        rerounding: how far one more row can move the gradient's sum by rounding the others anew,
-            in units of the longest ``w_i g_i``; 0 where that is below 1e-9.
+        positions: the number of rows including padding.
+        rerounding: how far one more row can move the gradient's sum by changing how the others are
+            rounded, in units of the longest ``w_i g_i``; 0 if that is below 1e-9.
     """
 
     gradient: TwoFloat
@@ -54,21 +54,21 @@ class BatchSums(NamedTuple):
         return self.gradient.hi, self.statistic.hi
 
 
-# What an engine is called with: the pass over one chunk.
+# The pass over one chunk, which calls the engine.
 Pass = Callable[[Chunk], ChunkGrads]
-# ``(params, example[, key]) -> (loss, report)``: a loss of one example, and what is kept of it.
+# ``(params, example[, key]) -> (loss, report)`` for one example; the report is kept for the user.
 Loss = Callable[..., tuple[jax.Array, chex.ArrayTree]]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A loss that gradients are still to be taken of.
+    """A loss whose gradients have not been computed yet.
 
     Args:
-        loss: the loss of one example, with what is reported of it.
-        engine: the engine's name, as it was asked for.
+        loss: the loss of one example, which returns ``(loss, report)``.
+        engine: the engine's name, as the user gave it.
         engines: all engines by name: ``engine(loss, params, chunk, key)``.
-        params: where the gradients are taken.
+        params: the point at which gradients are taken.
         key: None, or the key that is folded with each row's number.
     """
 
@@ -84,12 +84,12 @@ class Program:
 
 
 class PerExampleGrads:
-    """The gradients of a batch, one per example, without saying how they are held.
+    """The gradients of a batch, one per example; how they are stored is internal.
 
-    Made inside the jitted step by `per_example_grads`, and evaluated when they are used: by
-    `privatize`, which may change the loss first, or by the properties below, for people.
-    To JAX it is a pytree that cannot be flattened: whatever would map over it as over gradients is
-    told to stand behind `privatize`.
+    `per_example_grads` makes this object inside the jitted step. Gradients are computed when it is
+    used: by `privatize`, which may change the loss first, or by the properties below. For JAX it is
+    a pytree that cannot be flattened: code that would map over it as if it were gradients raises an
+    error that says to put `privatize` first.
 
     Padded rows have norm 0 and add exactly zero to every sum. A real row whose gradient is not
     finite has norm +inf and counts as a zero gradient, whatever its weight.
@@ -98,10 +98,10 @@ class PerExampleGrads:
         run: the pass over one chunk.
         rows: the rows of the batch.
         like: a pytree shaped like the sum.
-        zero: inside `shard_map`, a zero that differs by device as the engine's results do.
-        sampling: what drew the batch; None if that is not known.
-        mesh: a mesh with explicit axes, which are automatic in the arrays given here; None if it
-            has none.
+        zero: inside `shard_map`, a zero that varies over the same devices as the engine's results.
+        sampling: the sampling that drew the batch; None if unknown.
+        mesh: a mesh with explicit axes, which the arrays given here see as automatic; None if there
+            is no such mesh.
 
     Privacy:
         Everything it returns is private until noise is added: norms, losses, aux and sums.
@@ -122,7 +122,7 @@ class PerExampleGrads:
         sampling: Sampling | None = None,
         mesh: AbstractMesh | None = None,
     ) -> None:
-        """Takes the fields."""
+        """Stores the arguments."""
         self._run = run
         self._rows = rows
         self._like = like
@@ -139,12 +139,12 @@ class PerExampleGrads:
 
     @property
     def mesh(self) -> AbstractMesh | None:
-        """The mesh with explicit axes, on which `aggregate` computes with automatic ones."""
+        """The mesh with explicit axes, which `aggregate` treats as automatic; None if none."""
         return self._mesh
 
     @property
     def sampling(self) -> Sampling | None:
-        """What drew the batch; None for a batch by hand."""
+        """The sampling that drew the batch; None for a hand-fed batch."""
         return self._sampling
 
     @property
@@ -154,12 +154,12 @@ class PerExampleGrads:
 
     @property
     def losses(self) -> jax.Array:
-        """(B,) losses; 0 for padding. After `tx.update` they come from its pass."""
+        """(B,) losses; 0 for padding. After `tx.update` they cost nothing more."""
         return self._evaluated(self._report)[0]
 
     @property
     def aux(self) -> chex.ArrayTree:
-        """What the loss returned beside its value, with a leading axis; see `has_aux`."""
+        """The loss's auxiliary outputs, with a leading batch axis; see `has_aux`."""
         return self._evaluated(self._report)[1]
 
     @property
@@ -169,18 +169,18 @@ class PerExampleGrads:
 
     @property
     def vectors(self) -> chex.ArrayTree:
-        """The gradients themselves, a pytree with a leading axis; only if the engine holds them."""
+        """The gradients as a pytree with a leading batch axis; only if the engine forms them."""
         return self._evaluated(lambda: self._stack(lambda chunk: _materialised(chunk).grads))
 
     @property
     def traced(self) -> bool:
-        """Whether it belongs to a program that JAX is tracing."""
+        """Whether JAX is tracing the program that this belongs to."""
         program = self._run.params if isinstance(self._run, Program) else None
         leaves = jax.tree.leaves((self._rows.arrays, program))
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
     def with_loss(self, change: Callable[[Loss], Loss]) -> "PerExampleGrads":
-        """Returns the gradients of another loss of the same examples; what is reported stays.
+        """Returns the gradients of another loss on the same examples; losses and aux stay.
 
         Args:
             change: takes the loss of one example, ``(params, example[, key]) -> (loss, report)``,
@@ -194,10 +194,13 @@ class PerExampleGrads:
         return self._changed(replace(self._run, loss=change(self._run.loss)))
 
     def as_vectors(self, why: str) -> "PerExampleGrads":
-        """Returns the same gradients, held as arrays; refuses an engine that was asked for by name.
+        """Returns the same gradients, computed by the vmap engine.
 
         Args:
-            why: who needs them, for the error.
+            why: who needs them, for the error message.
+
+        Raises:
+            ValueError: if the user asked for a ghost engine by name.
         """
         run = self._run
         if not isinstance(run, Program) or run.engine == "vmap":
@@ -247,18 +250,19 @@ class PerExampleGrads:
     ) -> BatchSums:
         """Returns ``sum_i w_i g_i`` and ``sum_i s_i`` in one pass over the chunks.
 
-        Padded rows are masked in both sums, here and not in `fn`; a row that is not finite adds
-        nothing to the first and the statistic of norm +inf to the second.
+        Padded rows are masked in both sums, so `fn` need not mask them. A row that is not finite
+        adds nothing to the first sum, and the statistic of norm +inf to the second.
 
         Args:
             fn: ``fn(norms) -> (weights, statistics)`` for the rows of one chunk: norms and weights
                 are (k,), or (k, G) with groups; statistics is a pytree of arrays with k rows. The
-                norms are never below the true ones, so that a bound on ``w_i n_i`` is one on
+                norms are never below the true ones, so a bound on ``w_i n_i`` also bounds
                 ``|w_i g_i|``.
             groups: None, "per_leaf", or a params-prefix pytree of labels.
-            limits: public bounds on what one row adds to a coordinate of either sum. Where rows lie
-                on several devices, the devices' sums are put on a grid made from them, and added as
-                integers; without limits they are added in two floats, which moves more bytes.
+            limits: public bounds on what one row adds to a coordinate of either sum. If the rows
+                lie on several devices, the limits define a grid to which each device's sum is
+                rounded, and the sums are added as integers. Without limits they are added in two
+                floats, which moves more bytes.
 
         Example:
             >>> import dpjax
@@ -303,10 +307,10 @@ class PerExampleGrads:
         )
 
     def _over_shards(self, sums: TwoFloat, limits: Limits | None) -> tuple[TwoFloat, float]:
-        """Returns the sums over all shards, and what that adds to their rerounding.
+        """Returns the sums over all shards, and how much this adds to `rerounding`.
 
-        Each device has summed its own rows over all chunks; this is the one place where they speak
-        of whole gradients.
+        Each device has summed its own rows over all chunks. Only here do devices exchange whole
+        gradients.
         """
         rows, shards = self._rows, self._rows.shards.count
         if shards == 1:
@@ -315,8 +319,8 @@ class PerExampleGrads:
             return pair_sum(sums), 0.0
         (gradient, statistic), (gradient_low, statistic_low) = sums
         coordinates = sum(leaf.size for leaf in jax.tree.leaves(gradient)) // shards
-        # Of a drawn batch every row has its device: one more row changes one device's sum. Rows of
-        # a batch by hand move when one is put in front of them, and all devices' sums with them.
+        # In a drawn batch, each row belongs to one device, so one more row changes one device's
+        # sum. In a hand-fed batch, one more row shifts the others, and every device's sum changes.
         changed = 1 if rows.indices is not None else shards
         off = changed * one_limb(coordinates, rows.likely)
         of_gradient = TwoFloat(gradient, gradient_low)
@@ -332,14 +336,14 @@ class PerExampleGrads:
         return TwoFloat(*both), off
 
     def __contains__(self, name: object) -> bool:
-        """Is False: Flax's TrainState asks gradients for a key of its own before it updates."""
+        """Returns False; Flax's TrainState checks gradients for a special key before it updates."""
         return False
 
     def map(self, fn: Callable[[chex.ArrayTree], chex.ArrayTree]) -> "PerExampleGrads":
-        """Returns the gradients with `fn` applied to each; only if the engine holds them.
+        """Returns the gradients with `fn` applied to each; only if the engine forms them.
 
         `fn` takes and returns one example's gradient. Padding and rows that are not finite are
-        masked after `fn`, so that they add zero whatever `fn` makes of them.
+        masked after `fn`, so they add zero whatever `fn` returns for them.
         """
 
         def mapped(rows: Chunk) -> ChunkGrads:
@@ -348,7 +352,7 @@ class PerExampleGrads:
         return self._changed(mapped)
 
     def _changed(self, run: Pass) -> "PerExampleGrads":
-        """Returns gradients that are computed otherwise; they report to this object."""
+        """Returns gradients computed by another pass; losses and aux still reach this object."""
         made = PerExampleGrads(run, self._rows, self._like, self._zero, self._sampling, self._mesh)
         made._reported = self._reported
         return made
@@ -356,7 +360,7 @@ class PerExampleGrads:
     def _evaluated(
         self, evaluate: Callable[[], chex.ArrayTree], like: chex.ArrayTree = None
     ) -> chex.ArrayTree:
-        """Evaluates with automatic axes; results lie as `like`, or as the rows do."""
+        """Evaluates with automatic axes; results are sharded like `like`, or like the rows."""
         with automatic_axes(self._mesh):
             found = evaluate()
         if self._mesh is not None and like is None:
@@ -372,12 +376,12 @@ class PerExampleGrads:
         known[name] = (get_opaque_trace_state(), value)
 
     def _recalled(self, known: dict[str, tuple[Any, Any]], name: str) -> chex.ArrayTree:
-        """Returns what was computed before in this trace; None if there is nothing."""
+        """Returns what was computed earlier in this trace; None if nothing was."""
         trace, value = known.get(name, (None, None))
         return value if trace == get_opaque_trace_state() else None
 
     def _whole(self) -> ChunkGrads | None:
-        """Returns the one chunk, from which norms and sums share a pass; None if there are more."""
+        """Returns the only chunk, computed once for norms and sums; None if there are several."""
         if not self._rows.single:
             return None
         whole = self._recalled(self._known, "whole")
@@ -396,7 +400,7 @@ class PerExampleGrads:
     def _sum(
         self, body: Callable[[ChunkGrads, chex.Numeric], tuple[TwoFloat, chex.ArrayTree]]
     ) -> tuple[TwoFloat, chex.ArrayTree]:
-        """Adds up the first part of `body` over the chunks, and lays out the rows of the second."""
+        """Sums the first output of `body` over the chunks, and concatenates the second's rows."""
         if (whole := self._whole()) is not None:
             return body(whole, 0)
 
@@ -415,7 +419,7 @@ class PerExampleGrads:
         return total, self._in_order(laid_out)
 
     def _stack(self, body: Callable[[ChunkGrads], chex.ArrayTree]) -> chex.ArrayTree:
-        """Lays the rows of `body` over the chunks end to end; 0 for padding."""
+        """Concatenates the rows that `body` returns for each chunk; 0 for padding."""
         if (whole := self._whole()) is not None:
             return _zero_padding(body(whole), whole.real)
 
@@ -437,7 +441,7 @@ class PerExampleGrads:
     def _written(
         self, full: chex.ArrayTree, part: chex.ArrayTree, start: chex.Numeric
     ) -> chex.ArrayTree:
-        """Returns the buffers with the rows of a chunk in the places of its shards."""
+        """Returns the buffers with a chunk's rows written at `start` of each shard."""
         shape = (self._rows.shards.count, self._rows.step)
         return jax.tree.map(
             lambda f, p: jax.lax.dynamic_update_slice_in_dim(
@@ -454,7 +458,7 @@ class PerExampleGrads:
     def _loop(
         self, shapes: chex.ArrayTree, body: Callable[[chex.Numeric, chex.ArrayTree], chex.ArrayTree]
     ) -> chex.ArrayTree:
-        """Runs ``carry = body(start, carry)`` over the chunks in use, from zeros."""
+        """Runs ``carry = body(start, carry)`` over the chunks in use, starting from zeros."""
         init = jax.tree.map(lambda s: varying(jnp.zeros(s.shape, s.dtype), self._zero), shapes)
         step = self._rows.step
         return jax.lax.fori_loop(0, self._rows.chunks, lambda i, c: body(i * step, c), init)
@@ -485,11 +489,12 @@ def _zero_padding(tree: chex.ArrayTree, real: jax.Array) -> chex.ArrayTree:
 def _never_too_short(norms: jax.Array) -> jax.Array:
     """Returns norms that are at least the true ones.
 
-    A float32 norm may come out too short by up to 1.8e-6, 15 eps, where one large entry absorbs
-    many small ones (the worst row that a search found); its contribution would then be too long.
+    Where one large entry absorbs many small ones, a float32 norm can come out too small by a
+    relative 1.8e-6, or 15 eps (the worst row that a search found). The clipped contribution would
+    then be too long.
     """
     longer = norms * (1.0 + 32 * float(jnp.finfo(norms.dtype).eps))
-    return jnp.where(jnp.isinf(longer), norms, longer)  # what is finite stays so
+    return jnp.where(jnp.isinf(longer), norms, longer)  # a finite norm stays finite
 
 
 def _report_of(chunk: ChunkGrads) -> chex.ArrayTree:
@@ -513,7 +518,7 @@ def _refuse_flattening(grads: PerExampleGrads) -> NoReturn:
 
 
 def _placement_error() -> str:
-    """Says who took per-example gradients for gradients, and where it belongs."""
+    """Returns the error message: who treated these as plain gradients, and what to do instead."""
     who = _caller()
     if who == "MultiSteps":
         return (

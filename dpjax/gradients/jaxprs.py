@@ -1,4 +1,4 @@
-"""Reading a traced program: what an equation holds, computes, and how its derivative behaves."""
+"""Helpers to analyse and evaluate the equations of a traced program."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -21,12 +21,12 @@ __all__ = [
     "needed_values",
 ]
 
-# Calls that change nothing of what is computed or differentiated, by their names over the years.
+# Calls that change neither values nor derivatives, under their names in various JAX versions.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint")
 
 
 def called_program(eqn: core.JaxprEqn) -> tuple[core.Jaxpr, Sequence[jax.Array]] | None:
-    """Returns the program and constants of an equation that merely calls one; None for others."""
+    """Returns the program and constants of an equation that is a plain call; None for others."""
     if eqn.primitive.name not in _CALLS:
         return None
     called = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
@@ -34,7 +34,7 @@ def called_program(eqn: core.JaxprEqn) -> tuple[core.Jaxpr, Sequence[jax.Array]]
 
 
 def inner_programs(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-    """Yields every program that an equation holds: branches, bodies of loops, calls."""
+    """Yields every program inside an equation: branches, loop bodies, calls."""
     for value in eqn.params.values():
         for one in value if isinstance(value, list | tuple) else (value,):
             jaxpr = getattr(one, "jaxpr", one)
@@ -45,7 +45,7 @@ def inner_programs(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
 def evaluate(
     eqn: core.JaxprEqn, values: Sequence[jax.Array], parameters: Mapping[str, object] | None = None
 ) -> Sequence[jax.Array]:
-    """Evaluates one equation, whatever its primitive; `parameters` replace some of its own."""
+    """Evaluates one equation of any primitive; `parameters` override some of its own."""
     own = eqn.params if parameters is None else {**eqn.params, **parameters}
     bound = eqn.primitive.get_bind_params(own)
     functions, bindable = bound if isinstance(bound, tuple) else ((), bound)  # up to jax 0.9
@@ -55,26 +55,26 @@ def evaluate(
 
 
 def aval_of(atom: core.Var | core.Literal) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of a value: JAX's own type of it says less."""
+    """Returns shape and dtype of a value, which JAX's static type for it does not expose."""
     return cast(jax.ShapeDtypeStruct, atom.aval)
 
 
 def is_differentiable(aval: object) -> bool:
-    """Says whether a value has a gradient: a floating-point or complex array."""
+    """Returns whether a value has a gradient: a floating-point or complex array."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
 def is_float(aval: object) -> bool:
-    """Says whether a value is a floating-point array."""
+    """Returns whether a value is a floating-point array."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.floating)
 
 
 def needed_values(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> set[core.Var]:
-    """Returns the variables of a program that some of its results depend on.
+    """Returns the variables of a program that its needed results depend on.
 
     Args:
         jaxpr: the program.
-        needed: for each result, whether it is one of them.
+        needed: for each result, whether it is needed.
 
     Example:
         >>> jaxpr = jax.make_jaxpr(lambda x, y: (2 * x, x * y))(1.0, 1.0).jaxpr
@@ -107,14 +107,14 @@ def _needed_operands(eqn: core.JaxprEqn, needed: Sequence[bool]) -> list[bool]:
 def needed_inside(
     eqn: core.JaxprEqn, needed: Sequence[bool]
 ) -> list[tuple[core.Jaxpr, list[bool]]]:
-    """Returns the programs that an equation holds, each with which of its results are needed.
+    """Returns the programs inside an equation, each with flags for the results that are needed.
 
-    This is exact for calls and scans. Elsewhere (branches, derivatives written by hand) all results
-    count as needed.
+    This is exact for calls and scans. Elsewhere (branches, custom derivatives) all results count as
+    needed.
 
     Args:
         eqn: the equation.
-        needed: for each of its results, whether it is needed; some are.
+        needed: for each of its results, whether it is needed; at least one is.
     """
     called = called_program(eqn)
     if called is not None:
@@ -124,7 +124,7 @@ def needed_inside(
     body = eqn.params["jaxpr"].jaxpr
     consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
     before, inside = None, list(needed)
-    while inside != before:  # a state that one turn reads is needed from the turn before
+    while inside != before:  # a carry that one iteration reads is needed from the one before
         before, found = inside, needed_values(body, inside)
         read = [var in found for var in body.invars[consts : consts + carries]]
         states = [old or new for old, new in zip(inside[:carries], read, strict=True)]
@@ -154,11 +154,11 @@ _EACH = ("mul", "dot_general", "conv_general_dilated")
 
 
 def has_linear_derivative(eqn: core.JaxprEqn) -> bool:
-    """Says whether ``pull(g) + pull(h) = pull(g + h)`` for the pull-back of an equation.
+    """Returns whether ``pull(g) + pull(h) = pull(g + h)`` for the pull-back of an equation.
 
-    JAX's own derivatives are linear. One that was written for a function by hand is traced, and is
-    linear if it is made of operations that are known to be; whatever is not known counts as not
-    linear, which costs time but not correctness.
+    JAX's own derivatives are linear. A custom derivative is traced, and counts as linear if all its
+    operations are known to be linear. Anything unknown counts as not linear, which costs time but
+    not correctness.
 
     Example:
         >>> import jax.numpy as jnp
@@ -188,21 +188,21 @@ def has_linear_derivative(eqn: core.JaxprEqn) -> bool:
     traced = jax.make_jaxpr(pull)(operands, cotangents)
     kinds = [_Kind.FIXED] * len(operands) + [_Kind.LINEAR] * len(cotangents)
     found = zip(traced.jaxpr.outvars, _kinds(traced.jaxpr, kinds), strict=True)
-    # The cotangent of an integer is nothing at all.
+    # Integers have no cotangent.
     return all(
         kind in (_Kind.ZERO, _Kind.LINEAR) for atom, kind in found if is_differentiable(atom.aval)
     )
 
 
 def _is_custom(eqn: core.JaxprEqn) -> bool:
-    """Says whether an equation is, or holds, a function with a derivative of its own."""
+    """Returns whether an equation is or contains a function with a custom derivative."""
     if eqn.primitive.name.startswith("custom_") or eqn.primitive.name == "linear_call":
         return True
     return any(_is_custom(inner) for jaxpr in inner_programs(eqn) for inner in jaxpr.eqns)
 
 
 def _kinds(jaxpr: core.Jaxpr, kinds: Sequence[_Kind]) -> list[_Kind]:
-    """Returns how each result of a program depends on the cotangents, from its operands."""
+    """Returns how each result of a program depends on the cotangents, given its operands' kinds."""
     known = dict(zip(jaxpr.invars, kinds, strict=True))
     known.update(dict.fromkeys(jaxpr.constvars, _Kind.FIXED))
 

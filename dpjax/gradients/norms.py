@@ -20,16 +20,16 @@ __all__ = [
     "settled",
 ]
 
-# Between these a sum of squares has lost nothing: above, it is near overflow; below, squares of
-# single entries may have vanished. Outside, the row is scaled by a power of two first.
+# In this range a sum of squares is accurate: above it, overflow is near; below it, squares of
+# single entries may have underflowed. Outside, the row is scaled by a power of two first.
 _SAFE_SQUARES = (1e-20, 1e37)
 
 
 def settled(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns the tree with its half-precision arrays as the same numbers to all that use them.
+    """Returns the tree with its half-precision arrays rounded once, the same for every use.
 
-    XLA may skip the rounding to bfloat16 for one use of a value and not for another. The norm of a
-    gradient would then not be that of the gradient in the sum, by up to 2^-8 of its length.
+    XLA may skip the rounding to bfloat16 for one use of a value and not for another. A gradient's
+    norm could then differ from the norm of what is summed by up to 2^-8 of its length.
     """
 
     def one(leaf: chex.Array) -> chex.Array:
@@ -45,17 +45,17 @@ def settled(tree: chex.ArrayTree) -> chex.ArrayTree:
 def row_norms(
     leaves: Sequence[jax.Array], group_of_leaf: tuple[int, ...], groups: int, rows: jax.Array
 ) -> jax.Array:
-    """Returns the norm of each row in each group, and +inf throughout a row that is not finite.
+    """Returns the norm of each row in each group; +inf in all groups if a row is not finite.
 
     ``norms[i, j] = sqrt(sum of squares of row i over the leaves of group j)``, computed from
-    scaled entries where the plain sum would overflow or vanish. A norm beyond the largest float is
-    reported as +inf too.
+    scaled entries where the plain sum would overflow or underflow. A norm beyond the largest float
+    is reported as +inf too.
 
     Args:
         leaves: arrays with one row per example.
         group_of_leaf: the group of each leaf.
         groups: the number of groups G.
-        rows: (k,) bool, the rows that matter: the others may hold anything and cost no care.
+        rows: (k,) bool, the rows that matter; the others may hold anything.
 
     Returns:
         (k, G) norms.
@@ -107,8 +107,8 @@ def row_norms(
 def row_squares(rows: jax.Array) -> jax.Array:
     """Returns the sum of the squares of each row.
 
-    A row's axes are made one first, which is the fastest to sum over; on a mesh they may be split
-    over devices, and one axis made of several could not be: the rows would be gathered.
+    A row's axes are flattened first, because one axis is the fastest to sum over. Not on a mesh:
+    there the axes may be split over devices, and flattening would gather the rows.
 
     >>> row_squares(jnp.array([[[1.0, 2.0], [0.0, 2.0]]])).tolist()
     [9.0]
@@ -127,7 +127,7 @@ def _column(values: jax.Array, ndim: int) -> jax.Array:
 
 
 def norms_of(gradients: Sequence[jax.Array]) -> jax.Array:
-    """Returns the norm of each of one example's gradients.
+    """Returns the norm of each gradient of one example.
 
     >>> norms_of([jnp.array([3.0, 4.0]), jnp.array(2.0)]).tolist()
     [5.0, 2.0]
@@ -167,7 +167,7 @@ def power_of_two(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _pairwise_sum(terms: Sequence[jax.Array]) -> jax.Array:
-    """Adds in pairs, so that the rounding error grows with the logarithm of their number only."""
+    """Adds in pairs, so that the rounding error grows only with the logarithm of their number."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2

@@ -39,38 +39,40 @@ def per_example_grads(
 ) -> Callable[..., PerExampleGrads]:
     """Turns the loss of one example into per-example gradients of a batch.
 
-    Nothing is computed until the gradients are used: `dpjax.privatize` takes them as they are.
+    Nothing is computed until the gradients are used. Pass them to `dpjax.privatize` as they are.
 
     Args:
         loss_fn: ``loss_fn(params, example) -> scalar``, or ``loss_fn(params, example, key)`` when a
             key is given. Pure, for ONE example: a slice of the batch without its leading axis.
             `params` is any pytree: arrays of floating-point numbers are differentiated, and all
-            other leaves are held as they are.
-        engine: how gradients are obtained. "vmap" forms all of them. "ghost" computes norms and
-            weighted sums without forming the expensive ones, close to the cost of an ordinary
-            gradient; "ghost_two_pass" in the least memory, with a second pass over the examples;
-            "auto" is the one of "vmap" and "ghost" that is estimated to cost less. `dpjax.explain`
-            says what would be done. All give the same gradients, to float32 rounding; where the
-            parameters or the loss are in half precision, clipped gradients agree to 2 eps of the
-            bound (1.6e-2 in bfloat16, 2e-3 in float16), and none exceeds its bound by more than in
-            float32.
-        chunk: rows per pass. None takes a batch by hand at once, and of a drawn one as many rows
-            as nearly all batches have. Memory is that of `chunk` gradients.
+            other leaves are left as they are.
+        engine: how gradients are computed. "vmap" forms all of them. "ghost" computes norms and
+            weighted sums without forming the expensive gradients, at close to the cost of an
+            ordinary gradient; "ghost_two_pass" needs the least memory, but a second pass over the
+            examples; "auto" picks "vmap" or "ghost", whichever is estimated to cost less.
+            `dpjax.explain` shows what an engine would do. All engines give the same gradients up to
+            float32 rounding. If the parameters or the loss are in half precision, clipped gradients
+            agree to 2 eps of the bound (1.6e-2 in bfloat16, 2e-3 in float16), and none exceeds its
+            bound by more than in float32.
+        chunk: rows per pass; memory holds `chunk` gradients at a time. With None, a hand-fed batch
+            takes one pass, and the chunks of drawn batches are sized so that nearly all batches fit
+            in one.
         has_aux: whether the loss returns ``(loss, aux)``; `aux`, a pytree of arrays, is then
             stacked in ``grads.aux``. Losses and aux are private.
         sharding: how the rows of a batch are split over a mesh with automatic axes, for instance
-            ``NamedSharding(mesh, PartitionSpec("data"))``. Results do not depend on it; with it,
-            rows stay on their devices where the compiler could choose otherwise. Explicit axes say
-            so themselves.
+            ``NamedSharding(mesh, PartitionSpec("data"))``. Results do not depend on it, but it
+            keeps rows on their devices where the compiler might move them. Not needed with explicit
+            axes.
 
     Returns:
-        ``grads_of(params, data, drawn, key=None)``, which gathers what ``sampling.draw`` drew
-        inside the chunk loop: the number of chunks follows the batch, so that batches of any size
-        (exact Poisson sampling) compile once. ``grads_of(params, rows, drawn.packed(), key=None)``
-        for rows that were gathered elsewhere; ``grads_of(params, batch, mask=None, key=None)`` for
-        a batch by hand, where `mask` is (B,), 1 for real rows and 0 for padding. A `key` is folded
-        with each row's number in the whole data set, whatever the device or the part; in a batch by
-        hand, with its position: where such a batch comes in parts, fold the key with the part.
+        A function with three forms. ``grads_of(params, data, drawn, key=None)`` gathers the rows
+        that ``sampling.draw`` drew inside the chunk loop; the number of chunks depends on the
+        batch, so batches of any size (exact Poisson sampling) compile once.
+        ``grads_of(params, rows, drawn.packed(), key=None)`` is for rows gathered elsewhere, and
+        ``grads_of(params, batch, mask=None, key=None)`` for a hand-fed batch, where `mask` is (B,),
+        1 for real rows and 0 for padding. A `key` is folded with each row's number in the whole
+        data set, whatever the device or the part. In a hand-fed batch it is folded with the row's
+        position: if such a batch comes in parts, fold the key with the part yourself.
 
     Raises:
         TypeError: if `loss_fn` is not callable or takes other arguments, `chunk` is not an integer,
@@ -131,12 +133,12 @@ def per_example_grads(
     ) -> tuple[Program, Rows, jax.Array | None]:
         own = trainable(params)
         rows = _rows(batch, drawn, mask, chunk, told)
-        # One object where it can be, since JAX caches traces by it.
+        # The same function object wherever possible, since JAX caches traces by it.
         held = len(jax.tree.leaves(own)) < len(jax.tree.leaves(params))
         loss = _of_trainable(reporting, params) if held else reporting
         _check_loss(loss_fn, params, rows, key, has_aux)
-        # Inside shard_map, gradients at parameters that all devices share would be summed over the
-        # devices before clipping; each device differentiates its own copy instead.
+        # Inside shard_map, gradients of parameters that all devices share would be summed over the
+        # devices before clipping, so each device differentiates its own copy.
         zero = varying_zero(rows.arrays, own)
         copies = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), own)
         return Program(loss, engine, ENGINES, copies, key), rows, zero
@@ -145,9 +147,9 @@ def per_example_grads(
 
 
 def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns the leaves that are differentiated, arrays of floats, with None for all others.
+    """Returns the leaves that are differentiated (arrays of floats), with None for all others.
 
-    It is what ``equinox.filter(params, equinox.is_inexact_array)`` returns.
+    Equal to ``equinox.filter(params, equinox.is_inexact_array)``.
 
     Args:
         params: any pytree.
@@ -156,8 +158,8 @@ def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
         A pytree of the same structure.
 
     Raises:
-        ValueError: if there is none, or the model keeps batch statistics.
-        TypeError: if one is complex.
+        ValueError: if there is no such leaf, or the model keeps batch statistics.
+        TypeError: if a leaf is complex.
 
     Example:
         >>> trainable({"w": jnp.ones(2), "steps": jnp.arange(3), "act": jax.nn.relu})
@@ -174,10 +176,10 @@ def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def merged(own: chex.ArrayTree, params: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns `params` with the leaves of `own`, as `trainable` returns them, in their places.
+    """Returns `params` with the trainable leaves replaced by those of `own`; see `trainable`.
 
     Args:
-        own: the leaves to put in; None where the one of `params` stays.
+        own: the new leaves; None where the leaf of `params` stays.
         params: any pytree.
 
     Returns:
@@ -204,7 +206,7 @@ def _is_inexact(path: tuple[object, ...], leaf: object) -> bool:
 def _of_trainable(
     loss: Callable[..., tuple[jax.Array, chex.ArrayTree]], params: chex.ArrayTree
 ) -> Callable[..., tuple[jax.Array, chex.ArrayTree]]:
-    """Returns the loss as a function of what is differentiated; the other leaves are held."""
+    """Returns the loss as a function of the trainable leaves; the others are fixed."""
 
     def of_own(own: chex.ArrayTree, *example: chex.ArrayTree) -> tuple[jax.Array, chex.ArrayTree]:
         return loss(merged(own, params), *example)
@@ -238,19 +240,19 @@ def as_per_example_grads(
     mask: chex.Array | None = None,
     params: chex.ArrayTree | None = None,
 ) -> PerExampleGrads:
-    """Takes a plain pytree of per-example gradients, with a leading axis, as a PerExampleGrads.
+    """Wraps a plain pytree of per-example gradients, with a leading axis, in a PerExampleGrads.
 
     Args:
         grads: pytree of arrays (B, ...); a `PerExampleGrads` is returned as it is.
-        mask: (B,), 1 for real rows; None when all are.
-        params: the parameters, if at hand: gradients that were already averaged are then told from
-            per-example ones by their shapes.
+        mask: (B,), 1 for real rows and 0 for padding; None if all rows are real.
+        params: the parameters, if at hand; their shapes then reveal gradients that were already
+            averaged.
 
     Returns:
         The gradients, as `privatize` takes them.
 
     Raises:
-        ValueError: if the leaves differ in length, or do not belong to `params`.
+        ValueError: if the leaves differ in length, or do not match `params`.
         TypeError: if a leaf is not an array of floating-point numbers.
 
     Example:
@@ -297,7 +299,7 @@ def as_per_example_grads(
 
 
 def _shapes(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns shapes and dtypes, and how explicit axes of a mesh split them."""
+    """Returns shapes, dtypes, and shardings over explicit mesh axes."""
 
     def one(leaf: chex.Array) -> jax.ShapeDtypeStruct:
         explicit = explicit_mesh(leaf) is not None
@@ -312,7 +314,7 @@ def _shapes_only(tree: chex.ArrayTree) -> list[tuple[int, ...]]:
 
 
 def _check_tree(like: chex.ArrayTree, params: chex.ArrayTree) -> None:
-    """Refuses gradients of another pytree than the parameters'."""
+    """Raises ValueError if gradients and parameters differ in structure."""
     found: object = jax.tree.structure(like)
     expected: object = jax.tree.structure(trainable(params))
     if found != expected:

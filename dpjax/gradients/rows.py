@@ -1,8 +1,8 @@
 """The rows of a batch, taken a fixed number at a time.
 
-Under automatic SPMD the rows lie on several devices, in shards of equal length. A chunk then takes
-as many rows from each shard, so that every device computes its own part of every chunk, and no row
-leaves its device.
+Under automatic SPMD the rows lie on several devices, in shards of equal length. A chunk takes the
+same number of rows from each shard, so every device computes its own part of every chunk, and no
+row leaves its device.
 """
 
 import math
@@ -29,13 +29,13 @@ __all__ = [
 
 
 class Chunk(NamedTuple):
-    """Some rows.
+    """The rows that one pass takes.
 
     Attributes:
         examples: a pytree with a leading axis.
-        real: which of them are real.
-        row: their numbers in the whole data set.
-        shards: how they lie on devices.
+        real: whether each row is real, not padding.
+        row: each row's number in the whole data set.
+        shards: how the rows are split over devices.
     """
 
     examples: chex.ArrayTree
@@ -46,20 +46,20 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """A logical batch as `size` positions, of which a chunk is gathered at a time.
+    """A logical batch as `size` positions, gathered one chunk at a time.
 
     Args:
         data: pytree with a leading axis.
-        size: the number of positions, as many in each shard.
-        chunk: positions per chunk, as many from each shard.
+        size: the number of positions, divided equally among the shards.
+        chunk: positions per chunk, taken equally from the shards.
         real: (size,) bool, False for padding; None when every position is real.
-        indices: (size,) the row of the shard's data behind each position; None for row = position.
-        count: (shards,) the number of leading positions of each shard in use, possibly traced; None
+        indices: (size,) the row of the shard's data at each position; None for row = position.
+        count: (shards,) the number of leading positions in use in each shard, possibly traced; None
             for all of them.
-        numbers: (size,) the row's number in the whole data set; None where `data` is all of it.
-        share: how many positions of a shard are in use at most, but with a probability of about
+        numbers: (size,) the row's number in the whole data set; None if `data` is all of it.
+        share: a bound on the positions in use in a shard, exceeded with a probability of about
             1e-9; None for all of them.
-        shards: how data and positions lie on devices.
+        shards: how data and positions are split over devices.
     """
 
     data: chex.ArrayTree
@@ -89,20 +89,20 @@ class Rows:
 
     @property
     def step(self) -> int:
-        """Positions that a chunk takes from each shard."""
+        """The number of positions that a chunk takes from each shard."""
         return self.chunk // self.shards.count
 
     @property
     def likely(self) -> int:
-        """How many positions are in use at most, but with a probability of about 1e-9."""
+        """A bound on the positions in use, exceeded with a probability of about 1e-9."""
         return self.shards.count * (self.length if self.share is None else self.share)
 
     @property
     def chunks(self) -> chex.ArrayTree:
-        """The number of chunks in use: a Python int, or traced when `count` is.
+        """The number of chunks in use: a Python int, or traced if `count` is.
 
-        It is the same on all devices, as it must be where a pass over a chunk makes them speak to
-        each other: that of the shard with the most rows.
+        All devices use the number for the shard with the most rows: a pass may hold a collective,
+        so all must make equally many passes.
         """
         used = self.length if self.count is None else jnp.max(self.count)
         return (used + self.step - 1) // self.step
@@ -122,7 +122,7 @@ class Rows:
         return Chunk(self.shards.pinned(examples), self._real(offset), number, self.shards)
 
     def of_shards(self, leaf: jax.Array, offset: jax.Array) -> jax.Array:
-        """Returns what an array over all positions holds at these positions of every shard."""
+        """Returns the entries of an array over all positions at these offsets in every shard."""
         if self.shards.count == 1:
             return leaf[offset]
         found = leaf.reshape(self.shards.count, self.length, *leaf.shape[1:])[:, offset]
@@ -133,20 +133,20 @@ class Rows:
         return self._real(jnp.arange(self.length))
 
     def _real(self, offset: jax.Array) -> jax.Array:
-        """Returns which of these positions of every shard hold a real row."""
+        """Returns which of these offsets hold a real row, for every shard."""
         inside = jnp.minimum(offset, self.length - 1)
         count = jnp.full(self.shards.count, self.length) if self.count is None else self.count
         real = (offset < count[:, None]).reshape(-1)
         if self.real is not None:
             real &= self.of_shards(self.real, inside)
         if self.indices is not None:
-            # A row that does not exist is padding: clipping it would count a neighbour twice.
+            # An index out of range is padding: clamped into range, it would count a row twice.
             row = self.of_shards(self.indices, inside)
             real &= (row >= 0) & (row < leading_size("data", self.data) // self.shards.count)
         return real
 
     def all(self) -> Chunk:
-        """Returns every position as one chunk, without a gather where row = position."""
+        """Returns every position as one chunk, without a gather if row = position."""
         if self.indices is not None:
             return self.take(0)
         number = jnp.arange(self.size) if self.numbers is None else self.numbers
@@ -171,9 +171,9 @@ class Rows:
 
 
 def loss_arguments(chunk: Chunk, key: jax.Array | None) -> tuple[chex.ArrayTree, ...]:
-    """Returns a loss's arguments beside the parameters: examples, and a key for each if given.
+    """Returns the loss's arguments after the parameters: the examples, and a key for each if given.
 
-    It is `key`, folded with the row's index.
+    An example's key is `key` folded with its row number.
     """
     if key is None:
         return (chunk.examples,)
@@ -188,7 +188,7 @@ def batch_rows(
 ) -> Rows:
     """Returns the rows of a batch; `mask` is (B,), nonzero for real rows."""
     size = leading_size("batch", batch)
-    batch = jax.tree.map(jnp.asarray, batch)  # NumPy's cannot be indexed by a traced number
+    batch = jax.tree.map(jnp.asarray, batch)  # a traced number cannot index a NumPy array
     real = None
     if mask is not None:
         try:
@@ -205,7 +205,7 @@ def batch_rows(
 def drawn_rows(
     data: chex.ArrayTree, drawn: Drawn, chunk: int | None, sharding: NamedSharding | None = None
 ) -> Rows:
-    """Returns the rows of `data` that were drawn; `data` holds the rows that were drawn from."""
+    """Returns the drawn rows of `data`, which must be the rows that were drawn from."""
     if (rows := leading_size("data", data)) != drawn.length:
         raise ValueError(
             f"data has {rows} rows: expected the {drawn.length} that {drawn.sampling!r} drew from"
@@ -223,7 +223,7 @@ def drawn_rows(
     local = (drawn.indices - drawn.start[:, None]).reshape(-1)
     share = rows / count / (drawn.sampling.dataset_size or rows)
     expected = share * (drawn.sampling.batch_size or rows)
-    # There is room for all rows, of which few are drawn: one chunk holds 999 of 1000 batches.
+    # There is a position for every row, but few are drawn: one chunk holds 999 of 1000 batches.
     spare = 3 if count == 1 else 4
     usual = count * math.ceil(expected + spare * math.sqrt(expected))
     return Rows(
@@ -239,7 +239,7 @@ def drawn_rows(
 
 
 def _by_shard(drawn: Drawn, shards: int) -> Drawn:
-    """Returns a batch drawn from all rows as one for each shard of them: row numbers increase."""
+    """Splits a batch drawn from all rows by shard; this relies on increasing row numbers."""
     length = drawn.length // shards
     most = min(drawn.indices.shape[0], length)
     start = drawn.start + length * jnp.arange(shards, dtype=jnp.int32)
@@ -262,7 +262,7 @@ def packed_rows(
         raise ValueError(f"rows has {given} rows: expected {size}, one for each packed index")
     shards = Shards.of(rows, size, sharding)
     length = size // shards.count
-    # The real rows stand in front, and so on the first devices.
+    # Real rows come first, so they lie on the first devices.
     count = jnp.clip(packed.size - length * jnp.arange(shards.count), 0, length)
     return Rows(
         rows,
@@ -276,7 +276,7 @@ def packed_rows(
 
 
 def _likely(expected: float, most: int) -> int:
-    """Returns six standard deviations of a Poisson number above its mean, or `most`."""
+    """Returns a Poisson mean plus six standard deviations, at most `most`."""
     return min(most, math.ceil(expected + 6 * math.sqrt(expected)))
 
 
@@ -299,5 +299,5 @@ def leading_size(field: str, tree: chex.ArrayTree) -> int:
 
 
 def _chunk_size(chunk: int | None, size: int, shards: Shards) -> int:
-    """Returns the rows of a chunk: as many from each shard, and at least one."""
+    """Returns the rows per chunk: the same number from each shard, and at least one."""
     return size if chunk is None else min(shards.count * -(-chunk // shards.count), size)

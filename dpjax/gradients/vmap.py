@@ -1,4 +1,4 @@
-"""What an engine gives for a chunk, and the vmap engine: every gradient held as an array."""
+"""The interface of a chunk's gradients, and the vmap engine, which forms every gradient."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from dpjax.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "over_clean_rows", "vmap_engine"]
 
-# What every engine takes: ``loss_fn(params, example)``, or with a key, for one example. Returns
-# ``(loss, aux)``; aux is any pytree of arrays, ``()`` for none, and has no part in the gradient.
+# The loss that every engine takes: ``loss_fn(params, example[, key])`` for one example. It returns
+# ``(loss, aux)``; aux is any pytree of arrays, ``()`` for none, and is not differentiated.
 LossFn = Callable[..., tuple[jax.Array, chex.ArrayTree]]
 
 _ROOM = 1.001  # a float32 norm may be a little shorter than the longest entry
 
 
 class ChunkGrads(Protocol):
-    """What an engine gives for the examples of one chunk.
+    """What an engine returns for the examples of one chunk.
 
     An engine is called as ``engine(loss_fn, params, chunk, key)``, with a `LossFn`.
     """
@@ -46,22 +46,22 @@ class ChunkGrads(Protocol):
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite.
 
-        If the rows of the chunk lie in several shards, the sum over each, along a leading axis.
+        If the chunk has several shards, returns one sum per shard, along a leading axis.
         """
 
     def rerounding(self, rows: int) -> float:
-        """Returns how far one more row can move the weighted sum by rounding the others anew.
+        """Returns how far one more row can move the weighted sum by changing the others' rounding.
 
-        In units of the longest ``weights[i] * g_i``; 0 where that is below 1e-9.
+        In units of the longest ``weights[i] * g_i``; 0 if that is below 1e-9.
 
         Args:
-            rows: the number of rows in all chunks, which are like this one.
+            rows: the number of rows in all chunks, assumed to be like this one.
         """
 
 
 @dataclass(frozen=True)
 class MaterialisedChunk:
-    """Gradients as a pytree with a leading axis of rows; what vmap gives."""
+    """Gradients as a pytree with a leading axis of rows, as vmap returns them."""
 
     grads: chex.ArrayTree
     real: jax.Array
@@ -87,12 +87,12 @@ class MaterialisedChunk:
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def rerounding(self, rows: int) -> float:
-        """Returns 0: rows are added in two floats."""
+        """Returns 0, because rows are added in two floats."""
         del rows
         return 0.0
 
     def map(self, fn: Callable[[chex.ArrayTree], chex.ArrayTree]) -> "MaterialisedChunk":
-        """Applies `fn` to every example's gradient; a row that is not finite stays so."""
+        """Applies `fn` to every example's gradient; a row that is not finite stays not finite."""
         leaves = jax.tree.leaves(self.grads)
         finite = jnp.isfinite(row_norms(leaves, (0,) * len(leaves), 1, self.real))
 
@@ -109,10 +109,10 @@ def vmap_engine(
     """Returns ``vmap(value_and_grad(loss_fn))`` over the examples of a chunk.
 
     Args:
-        loss_fn: ``loss_fn(params, example) -> (loss, aux)`` of one example, or with a key.
-        params: where the gradients are taken.
+        loss_fn: ``loss_fn(params, example[, key]) -> (loss, aux)`` for one example.
+        params: the point at which gradients are taken.
         chunk: the examples.
-        key: None, or the key that is folded with each row's index.
+        key: None, or the key that is folded with each row's number.
     """
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     data = loss_arguments(chunk, key)
@@ -133,7 +133,7 @@ def _weighted_sums(
     shards: Shards,
     platform: Platform | None,
 ) -> list[TwoFloat]:
-    del platform  # what is assumed is part of the program
+    del platform  # only part of the cache key: the assumed platform changes the program
 
     def sums(rows: list[jax.Array]) -> list[TwoFloat]:
         return [
@@ -153,17 +153,17 @@ def over_clean_rows(
     keep: jax.Array,
     norms: jax.Array,
 ) -> chex.ArrayTree:
-    """Returns ``fn(rows)``, in which rows that are not finite are zeros.
+    """Returns ``fn(rows)`` with rows that are not finite replaced by zeros.
 
-    On a CPU a masked copy of all rows is expensive, and made only if a row is not finite. Elsewhere
-    the mask is part of reading them, and a branch costs more.
+    On a CPU a masked copy of all rows is expensive, so it is made only if some row is not finite.
+    Elsewhere the mask is fused into reading the rows, and a branch costs more.
 
     Args:
         platform: where it runs.
-        fn: a sum over rows in which a row that is not kept has weight 0.
+        fn: a sum over rows in which rows that are not kept have weight 0.
         rows: pytree of arrays with a leading axis.
         keep: (k,) bool, the rows that are real and finite.
-        norms: of the rows, padding too.
+        norms: the norms of all rows, padding included.
     """
 
     def masked(leaf: jax.Array) -> jax.Array:
