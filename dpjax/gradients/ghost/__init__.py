@@ -1,9 +1,9 @@
 """Per-example norms and weighted sums without per-example gradients, for any loss.
 
-The loss of one example is traced, and the equations where parameters meet data are found (`trace`).
-Each parameter operand there is brought to a common form (`contractions`), and the cheapest way to
-its norm is chosen (`planner`). One backward pass gives the cotangents at all of them (`backward`);
-from data and cotangents follow the norms (`norms`) and the weighted sum (`engine`).
+`trace` traces the loss of one example and finds the equations where parameters meet data.
+`contractions` brings each parameter operand there to a common form, and `planner` chooses the
+cheapest way to compute its norm. `backward` computes the cotangents at all of them in one backward
+pass. From data and cotangents, `norms` computes the norms and `engine` the weighted sum.
 """
 
 from dpjax.gradients.ghost.engine import auto_engine, ghost_engine, ghost_two_pass_engine

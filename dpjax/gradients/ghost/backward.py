@@ -1,10 +1,10 @@
-"""The backward pass: from the loss to the meetings, and from there on to the leaves.
+"""The backward pass: from the loss to the meetings, and from there to the leaves.
 
-The program is evaluated once more, with a zero added to the results of every meeting, the tap, and
-the data kept there. One backward pass with respect to the taps alone gives every cotangent, and no
-gradient by a parameter. Auxiliary outputs are read off the same evaluation. Where the gradient of
-one example is wanted, it follows from what the pass left, and goes on through the equations between
-the leaf and its meetings.
+The program is evaluated again, with a zero (the tap) added to the results of every meeting, and
+with the data there kept. One backward pass with respect to the taps alone gives every cotangent,
+and no gradient of a parameter. Auxiliary outputs come from the same evaluation. If one example's
+gradient is needed, it is computed from the kept data and the cotangents, then pulled back through
+the equations between the meetings and the leaf.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,13 +41,13 @@ _PerMeeting = list[tuple[jax.Array, ...]]
 
 
 class Pass(NamedTuple):
-    """What one pass over the examples gives.
+    """The results of one pass over the examples.
 
     Attributes:
         losses: (N,).
         aux: the auxiliary outputs, with a leading axis of examples.
         kept: the data operands of each meeting.
-        cotangents: of the tapped results of each meeting.
+        cotangents: the cotangents of each meeting's tapped results.
     """
 
     losses: jax.Array
@@ -62,10 +62,10 @@ def backward_pass(
     """Returns losses, auxiliary outputs, kept operands and cotangents of all examples.
 
     Args:
-        program: of the loss of one example, which returns ``(loss, aux)``.
-        leaves: of the parameters.
+        program: the program of one example's loss, which returns ``(loss, aux)``.
+        leaves: the leaves of the parameters.
         data: the loss's other arguments, with a leading axis of examples.
-        zero: differs by device as the examples do, inside `shard_map`.
+        zero: inside `shard_map`, a zero that varies over the same devices as the examples.
     """
     size = len(jax.tree.leaves(data)[0])
     taps = [
@@ -79,8 +79,8 @@ def backward_pass(
     def both(
         leaves: list[jax.Array], data: chex.ArrayTree, taps: _PerMeeting
     ) -> tuple[chex.ArrayTree, ...]:
-        # Each example's own derivative, then all at once: the derivative of a batched convolution
-        # may mix examples where one is not finite.
+        # Differentiate each example, then batch: the derivative of a batched convolution may mix
+        # examples if one is not finite.
         def one(tap: _PerMeeting, args: list[jax.Array]) -> tuple[chex.ArrayTree, ...]:
             run = _Run(program, leaves, zero)
             loss, pull, others = jax.vjp(lambda tap: run.loss(tap, args), tap, has_aux=True)
@@ -94,9 +94,10 @@ def backward_pass(
 def former(
     platform: Platform, block: Block, leaves: Sequence[jax.Array]
 ) -> Callable[[Sequence[Given]], list[jax.Array]]:
-    """Returns the function from one example's `given`, for each site, to its gradients.
+    """Returns the function from one example's `given` at each site to its gradients.
 
-    They are those by the leaves of the block; by the site's node if the block is direct.
+    The gradients are with respect to the block's leaves; if the block is direct, to the site's
+    node.
     """
     memo = _Memo(leaves)
     values = [_values(memo, site) for site in block.sites]
@@ -115,7 +116,7 @@ def former(
 
 
 def by_leaf(node: Node, gradient: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Returns a gradient by a node that rearranges one leaf as one by that leaf."""
+    """Turns the gradient of a node that only rearranges one leaf into the gradient of that leaf."""
     (index,) = node.leaves
     dtype = gradient.dtype
 
@@ -131,20 +132,20 @@ class _Memo:
     def __init__(
         self, leaves: Sequence[jax.Array] | Mapping[int, jax.Array], wide: jnp.dtype | None = None
     ) -> None:
-        """Takes the leaves' values; `wide` is the dtype to stay in where nodes only rearrange."""
+        """Stores the leaves' values; `wide` is the dtype to keep while nodes only rearrange."""
         self._leaves = leaves
         self._wide = wide
         self._known: dict[Node, jax.Array] = {}
         self._results: dict[Evaluation, Sequence[jax.Array]] = {}
 
     def within(self, known: dict[Node, jax.Array]) -> "_Memo":
-        """Returns the memo of a loop's body, which knows its own nodes only."""
+        """Returns the memo of a loop's body, which holds only the body's own nodes."""
         inner = _Memo(self._leaves)
         inner._known = dict(known)
         return inner
 
     def one(self, node: Node) -> jax.Array:
-        """Returns a node's value, inside a loop's body that of the turn."""
+        """Returns a node's value; inside a loop's body, its value in the current iteration."""
         if node in self._known:
             return self._known[node]
         made = node.made_by
@@ -155,7 +156,7 @@ class _Memo:
         return self._results[made][node.place]
 
     def stacked(self, node: Node) -> jax.Array:
-        """Returns a node's value in all turns of its loops, stacked in front, from the leaves."""
+        """Returns a node's value in all iterations of its loops, stacked along leading axes."""
         if node.source is not None:
             return self.stacked(node.source)
         made = node.made_by
@@ -178,8 +179,8 @@ class _Memo:
 
         loops = [each.loops for each in made.inputs]
         if not made.linear:
-            # With every operand stacked JAX takes the derivative for each turn; for one that is not
-            # it may be taken once, of the sum.
+            # If every operand is stacked, JAX differentiates each iteration; for an operand that is
+            # not, it may differentiate once, with the summed cotangent.
             values = [
                 _in_all_turns(x, own, made.loops) for x, own in zip(values, loops, strict=True)
             ]
@@ -191,7 +192,7 @@ class _Memo:
 
 
 def _in_all_turns(value: jax.Array, own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> jax.Array:
-    """Repeats a value that is stacked over some loops, in all turns of the others."""
+    """Repeats a value that is stacked over some loops along the iterations of the others."""
     value = jnp.asarray(value)
     for axis, loop in enumerate(loops):
         if loop not in own:
@@ -215,7 +216,7 @@ class _Run:
     def loss(
         self, taps: _PerMeeting, args: Sequence[jax.Array]
     ) -> tuple[jax.Array, chex.ArrayTree]:
-        """Returns the loss, and beside it the auxiliary outputs and what is kept."""
+        """Returns the loss, with the auxiliary outputs and the kept operands."""
         self._taps = dict(enumerate(taps))
         level = self._program.level
         count = len(self._program.leaves)
@@ -304,7 +305,7 @@ class _Run:
 
 
 def _values(memo: _Memo, site: Site) -> list[jax.Array]:
-    """Returns the values of all nodes at a site's meeting, if the gradient depends on them."""
+    """Returns the values of all nodes at a site's meeting; none if its gradient ignores them."""
     return (
         [] if site.product is not None else [memo.stacked(n) for n in site.meeting.nodes.values()]
     )
@@ -313,10 +314,10 @@ def _values(memo: _Memo, site: Site) -> list[jax.Array]:
 def _pull_to_leaves(
     block: Block, leaves: Sequence[jax.Array]
 ) -> Callable[[Mapping[Node, jax.Array]], list[jax.Array]]:
-    """Returns the function from gradients by the sites' nodes to those by the block's leaves.
+    """Returns the function from gradients of the sites' nodes to gradients of the block's leaves.
 
-    The derivative of all nodes is taken at once: what came back to a value from all sites is added
-    up before it goes on. A derivative that is not linear needs the sum.
+    All nodes are differentiated at once, so that cotangents that reach a value from several sites
+    are added before they go on: a derivative that is not linear needs the sum.
     """
     nodes = dict.fromkeys(site.node for site in block.sites)
     rearranged = [node for node in nodes if node.preserves]

@@ -1,15 +1,15 @@
 """Where a parameter meets data: its gradient for one example, and summed over all.
 
-A `Site` is one parameter operand of one meeting. Most are products, all brought to one shape: the
+A `Site` is one parameter operand of one meeting. Most are products, which all take one form: the
 gradient is ``sum_t a_t b_t^T`` over positions t, with a_t in R^K from the data and b_t in R^C from
-the cotangent, for each of G blocks that do not mix:
+the cotangent, for each of G independent blocks:
 
 - a `dot_general`: K contracted, C free in the parameter, t free in the data, G batched in both;
-- a `conv_general_dilated`: K a window of the image, C the channels out, t the pixels out, G groups.
+- a `conv_general_dilated`: K a window of the image, C output channels, t output pixels, G groups.
 
-In a loop, turns are positions if the parameter is the same in all of them, else blocks. A gather of
-rows is a lookup, whose gradient has as many rows as there are positions. Anything else is
-differentiated as it is, by its own equation.
+In a loop, iterations are positions if the parameter is the same in all of them, and blocks
+otherwise. A gather of rows is a lookup, whose gradient has at most as many rows as there are
+positions. Anything else is differentiated through its own equation.
 """
 
 import itertools
@@ -43,21 +43,21 @@ __all__ = [
     "wide",
 ]
 
-# Equations whose derivative by a parameter is as cheap as they are themselves.
+# Equations whose derivative with respect to a parameter costs no more than the equation itself.
 _FORMULAS = (
     *("add", "sub", "mul", "div", "add_any", "gather", "identity"),
     *("concatenate", "select_n", "pad", "dynamic_slice", "dynamic_update_slice"),
 )
 
 _DEFAULT, _HIGHEST = jax.lax.Precision.DEFAULT, jax.lax.Precision.HIGHEST
-# The precisions of an equation at which matrix units may round their factors.
+# The precisions at which matrix units may round an equation's factors.
 _FEW_CHANNELS = 8
 _COARSE = (None, _DEFAULT, (_DEFAULT, _DEFAULT))
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a backward pass left at a meeting: kept operands and cotangents; a pytree."""
+    """What a backward pass returned at a meeting: kept operands and cotangents; a pytree."""
 
     kept: tuple[jax.Array, ...]
     cotangents: tuple[jax.Array, ...]
@@ -71,16 +71,15 @@ _Factors = tuple[jax.Array, jax.Array]
 
 @dataclass(frozen=True)
 class _Contraction:
-    """How one meeting is a contraction, in one turn of its loops.
+    """A meeting as a contraction, in one iteration of its loops.
 
     Attributes:
-        factors: from the data operand and the cotangent to the data's and the cotangent's factor,
-            on a platform.
-        layout: of the data's factor, "gtk" or "gkt", whichever it is copied in faster; that of the
-            cotangent is "gtc".
-        assembled: from the gradient (G, K, C) to the parameter's shape.
+        factors: maps the data operand and the cotangent to the two factors, on a platform.
+        layout: the layout of the data's factor, "gtk" or "gkt", whichever is faster to copy into;
+            the cotangent's is "gtc".
+        assembled: maps the gradient (G, K, C) to the parameter's shape.
         sizes: G, T, K, C.
-        copies: how often a number of the data appears in the first factor.
+        copies: how often each number of the data appears in the data's factor.
     """
 
     factors: Callable[[Platform, jax.Array, jax.Array], _Factors]
@@ -95,9 +94,9 @@ class Site:
     """A parameter operand of a meeting.
 
     Attributes:
-        meeting: where.
-        position: of the operand.
-        node: what the operand is.
+        meeting: the meeting.
+        position: the position of the operand.
+        node: the operand.
         product: the meeting as a contraction, if it is one.
     """
 
@@ -108,12 +107,12 @@ class Site:
 
     @property
     def has_formula(self) -> bool:
-        """Whether the meeting is one of the equations that networks are made of."""
+        """Whether the meeting is an equation with a formula of its own, as in most networks."""
         return self.product is not None or self.meeting.name in _FORMULAS
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """(G, T, K, C) of a contraction, over all turns of its loops."""
+        """(G, T, K, C) of a contraction, over all iterations of its loops."""
         assert self.product is not None
         g, t, k, c = self.product.sizes
         for loop in self.meeting.loops:
@@ -124,7 +123,7 @@ class Site:
         return g, t, k, c
 
     def factors(self, platform: Platform, given: Given) -> tuple[jax.Array, jax.Array]:
-        """Returns both factors of one example in a dtype for sums; see `layouts`."""
+        """Returns both factors of one example in an accumulation dtype; see `layouts`."""
         assert self.product is not None
         (operand,), (cotangent,) = given.kept, given.cotangents
         of: Any = partial(self.product.factors, platform)
@@ -134,22 +133,22 @@ class Site:
         return self.merged(a, self.layouts[0]), self.merged(b, self.layouts[1])
 
     def arithmetic(self, platform: Platform) -> Platform:
-        """Returns the platform, with float32 factors where the equation asks for precision."""
+        """Returns the platform, with float32 factors if the equation asks for precision."""
         asked = self.meeting.eqn.params["precision"]
         return replace(platform, bits=None) if asked not in _COARSE else platform
 
     def rounded(self, platform: Platform, given: Given) -> Given:
-        """Returns a contraction's operands as its norm and its weighted sum both take them."""
+        """Returns a contraction's operands, rounded as both its norm and weighted sum use them."""
         return jax.tree.map(lambda x: self.arithmetic(platform).rounded(wide(x)), given)
 
     @property
     def layouts(self) -> tuple[str, str]:
-        """The axes of both factors: g blocks, t positions, k entries of the data, c of the rest."""
+        """The axes of both factors: g blocks, t positions, k data entries, c cotangent entries."""
         assert self.product is not None
         return self.product.layout, "gtc"
 
     def merged(self, factor: jax.Array, layout: str) -> jax.Array:
-        """Lays turns of loops, in front, beside the blocks or the positions of a layout."""
+        """Merges the leading loop axes into the blocks or the positions of a layout."""
         loops = self.meeting.loops
         axes: dict[str, list[int]] = {"g": [], "t": []}
         for i, loop in enumerate(loops):
@@ -162,12 +161,12 @@ class Site:
         return jnp.transpose(factor, order).reshape(shape)
 
     def gradient(self, platform: Platform, given: Given, values: Sequence[jax.Array]) -> jax.Array:
-        """Returns one example's gradient by the node, shaped `node.shape`, in a dtype for sums.
+        """Returns one example's gradient of the node, in its shape and an accumulation dtype.
 
         Args:
             platform: where it runs.
-            given: what the pass left for this example.
-            values: of the meeting's nodes, over all turns of their loops.
+            given: what the pass returned for this example.
+            values: the values of the meeting's nodes, over all iterations of their loops.
         """
         if self.product is None:
             return self._pulled_back(given, values)
@@ -176,9 +175,9 @@ class Site:
     def of_factors(
         self, platform: Platform, given: Given, factors: tuple[jax.Array, jax.Array] | None
     ) -> jax.Array:
-        """Returns one example's gradient by a contraction; `factors` if they are at hand."""
+        """Returns one example's gradient of a contraction, from `factors` if they are given."""
         if platform.name == "gpu" and self.meeting.name == "conv_general_dilated":
-            # As a convolution in groups, without windows; it does not depend on the kernel.
+            # A grouped convolution, without windows; it does not depend on the kernel's value.
             given = jax.tree.map(wide, given)
             dtype = given.cotangents[0].dtype
             kernel = varying(jnp.zeros(self.node.shape, dtype), varying_zero(given))
@@ -203,12 +202,12 @@ class Site:
         values: Sequence[jax.Array],
         parameters: Mapping[str, object] | None = None,
     ) -> jax.Array:
-        """Returns the gradient through the derivative of the meeting's own equation.
+        """Returns the gradient by differentiating the meeting's own equation.
 
         Args:
-            given: what the pass left for this example.
-            values: of the meeting's nodes, over all turns of their loops.
-            parameters: replace some of the equation's own.
+            given: what the pass returned for this example.
+            values: the values of the meeting's nodes, over all iterations of their loops.
+            parameters: override some of the equation's own.
         """
         if self.meeting.eqn is None:
             found = given.cotangents[0]
@@ -231,7 +230,7 @@ class Site:
             found = evaluate(self.meeting.eqn, operands, parameters)
             return [found[i] for i in self.meeting.tapped]
 
-        # By all of them, since not every equation has a derivative by one operand alone.
+        # For all operands, since not every equation can be differentiated for one alone.
         pulled = jax.vjp(results, *values)[1](list(given.cotangents))
         return pulled[positions.index(self.position)]
 
@@ -246,19 +245,19 @@ def sites_of(meetings: Sequence[Meeting]) -> list[Site]:
 
 
 def wide(x: jax.Array) -> jax.Array:
-    """Returns numbers with a gradient in a dtype for sums, and anything else as it is."""
+    """Returns differentiable arrays in an accumulation dtype, and anything else as it is."""
     return settled(x).astype(accumulation_dtype(x)) if is_differentiable(x) else x
 
 
 def precision_of(platform: Platform) -> jax.lax.Precision:
-    """Returns the precision of products: the matrix units' own where factors are rounded to it."""
+    """Returns the precision of products: the matrix units' own if factors are rounded to it."""
     return _HIGHEST if platform.bits is None else _DEFAULT
 
 
 def blocks_product(how: str, a: jax.Array, b: jax.Array, precision: jax.lax.Precision) -> jax.Array:
     """Returns a product for each block; `how` as in einsum.
 
-    One block alone is a plain product of matrices, which CPUs are faster at than a batch of one.
+    A single block is a plain matrix product, which is faster on CPUs than a batch of one.
     """
     if a.shape[0] > 1:
         return jnp.einsum(how, a, b, precision=precision)
@@ -268,16 +267,16 @@ def blocks_product(how: str, a: jax.Array, b: jax.Array, precision: jax.lax.Prec
 def weighted_site_sum(
     platform: Platform, site: Site, given: Given, weights: jax.Array
 ) -> jax.Array:
-    """Returns ``sum_i w_i g_i`` by a site's node, in the shape of the node.
+    """Returns ``sum_i w_i g_i`` for a site's node, in the shape of the node.
 
-    The smaller factor is weighted. Where factors are rounded it does not fit into one: it is taken
-    as the sum of two, which leave out at most ``2^-2bits`` of each entry, and the sum is that of
-    two products.
+    The weights multiply the smaller factor. If factors are rounded, the weighted factor is split
+    into two rounded parts, which leave out at most ``2^-2bits`` of each entry, and the result is
+    the sum of two products.
 
     Args:
         platform: where it runs.
         site: a contraction, or a lookup of rows.
-        given: what the pass left for all examples.
+        given: what the pass returned for all examples.
         weights: (N,).
     """
     if site.product is None:
@@ -309,7 +308,7 @@ def weighted_site_sum(
 def _transposed(
     site: Site, given: Given, dtype: jnp.dtype, precision: jax.lax.Precision
 ) -> jax.Array:
-    """Returns the gradient of the batched equation by the operand that all examples share."""
+    """Returns the gradient of the batched equation for the operand that all examples share."""
     meeting = site.meeting
     exact = {"precision": (precision, precision), "preferred_element_type": jnp.dtype(dtype)}
     exact = {name: value for name, value in exact.items() if name in meeting.eqn.params}
@@ -323,7 +322,7 @@ def _transposed(
     batched = jax.vmap(batched, in_axes=(None, 0))
 
     def pulled(given: Given) -> jax.Array:
-        # Its own on each device: the gradient by a shared one would be summed over devices.
+        # A copy on each device: the gradient of a shared operand would be summed over devices.
         shared = varying(jnp.zeros(site.node.shape, dtype), varying_zero(given))
         return jax.vjp(lambda value: batched(value, given.kept), shared)[1](given.cotangents[0])[0]
 
@@ -331,7 +330,7 @@ def _transposed(
 
 
 def is_lookup(meeting: Meeting) -> bool:
-    """Says whether a meeting takes whole rows of a parameter by one index each."""
+    """Returns whether a meeting gathers whole rows of a parameter, one index each."""
     if list(meeting.nodes) != [0] or not is_float(meeting.avals[0]):
         return False
     axis = lookup_axis(meeting)
@@ -342,7 +341,7 @@ def is_lookup(meeting: Meeting) -> bool:
 
 
 def lookup_axis(meeting: Meeting) -> int | None:
-    """Returns the axis of the table that is indexed, if it is one."""
+    """Returns the axis of the table that is indexed; None if the meeting is not a lookup."""
     if meeting.name == "gather":
         numbers = meeting.eqn.params["dimension_numbers"]
         indexed = tuple(numbers.start_index_map)
@@ -356,14 +355,14 @@ def lookup_axis(meeting: Meeting) -> int | None:
 
 
 def lookup_sizes(site: Site) -> tuple[int, int]:
-    """Returns how many numbers one example looks up, and how many are in the table."""
+    """Returns how many numbers one example looks up, and how many the table holds."""
     return math.prod(site.meeting.turns) * math.prod(site.meeting.avals[0].shape), math.prod(
         site.node.shape
     )
 
 
 def _contraction(meeting: Meeting) -> _Contraction | None:
-    """Returns a meeting as a contraction with its one parameter; None if it is none."""
+    """Returns a meeting with one parameter as a contraction; None if it is not one."""
     if len(meeting.nodes) != 1 or not all(map(is_float, meeting.avals)):
         return None
     (position,) = meeting.nodes
@@ -425,7 +424,7 @@ def _conv(eqn: Any) -> _Contraction | None:
     ]
 
     def windows(operand: jax.Array) -> jax.Array:
-        """Returns (G, K, T): for every pixel out its window, axis by axis, channels in front.
+        """Returns (G, K, T): the window of every output pixel, axis by axis, channels first.
 
         Copying runs of pixels is faster than copying a few channels at a time.
         """
@@ -434,7 +433,7 @@ def _conv(eqn: Any) -> _Contraction | None:
         for i, (count, size) in enumerate(zip(offsets, rows, strict=True)):
             stride, dilation = parameters["window_strides"][i], parameters["rhs_dilation"][i]
             axis = i + 2 + i  # behind as many axes of offsets
-            # Without a pixel out, a window may begin beyond the image.
+            # If there is no output pixel, a window may begin beyond the image.
             begins = [offset * dilation if size else 0 for offset in range(count)]
             span = (size - 1) * stride + 1 if size else 0
             x = jnp.stack(
@@ -445,7 +444,7 @@ def _conv(eqn: Any) -> _Contraction | None:
         return jnp.swapaxes(x, 0, 1).reshape(groups, k, t)
 
     def beside(operand: jax.Array) -> jax.Array:
-        """Returns the same, from slices laid side by side behind the channels."""
+        """Returns the same windows, by concatenating slices after the channels."""
         x = jnp.transpose(operand, (batch, *space, features))
         x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
         slices = []
@@ -469,7 +468,7 @@ def _conv(eqn: Any) -> _Contraction | None:
         return jnp.transpose(x, (2, 1, 3, 0)).reshape(groups, k, t)
 
     def patches(operand: jax.Array) -> jax.Array:
-        """Returns the same, by a convolution with a kernel of zeros and ones."""
+        """Returns the same windows, by a convolution with a kernel of zeros and ones."""
         names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
         x = jax.lax.conv_general_dilated_patches(
             jnp.transpose(operand, (batch, *space, features)),
@@ -489,7 +488,7 @@ def _conv(eqn: Any) -> _Contraction | None:
 
     def assembled(gradient: jax.Array) -> jax.Array:
         blocks = gradient.reshape(groups, *offsets, per_group, channels)
-        blocks = jnp.moveaxis(blocks, 0, -2)  # a channel out is (group, channel in the group)
+        blocks = jnp.moveaxis(blocks, 0, -2)  # an output channel is (group, channel in the group)
         whole = blocks.reshape(*offsets, per_group, groups * channels)
         places = {**{axis: i for i, axis in enumerate(window)}, source: len(window)}
         places[to] = len(window) + 1

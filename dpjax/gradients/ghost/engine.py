@@ -1,7 +1,7 @@
 """The ghost engines: norms and weighted sums of a chunk without its per-example gradients.
 
-`ghost_engine` takes both from one backward pass, and keeps what the sum is made of in between.
-`ghost_two_pass_engine` keeps the norms alone, and passes over the examples again for the sum.
+`ghost_engine` computes both from one backward pass, and keeps in memory what the sum needs.
+`ghost_two_pass_engine` keeps only the norms, and passes over the examples again for the sum.
 `auto_engine` compares the estimated cost with that of forming every gradient.
 """
 
@@ -51,18 +51,19 @@ __all__ = [
     "ghost_two_pass_engine",
 ]
 
-# From the weights and norms of rows by group, and which rows to keep, to the sum for each leaf.
+# Maps the rows' weights and norms by group, and which rows to keep, to the sum for each leaf.
 _Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
-# From (k, leaves) that are zero to (k,) rows; to those rows, and their norms by leaf.
+# Takes a function from an all-zero (k, leaves) mask to (k,) rows; returns those rows and their
+# norms by leaf.
 _Careful = Callable[[Callable[[jax.Array], jax.Array]], tuple[jax.Array, jax.Array]]
 
-# Below this, squares of single entries may have vanished.
+# Below this, squares of single entries may have underflowed.
 _LEAST = 1e-20
-# How much of a squared norm may be in doubt before it is looked at again.
+# How much of a squared norm may be in doubt before it is computed again.
 _MOST_DOUBTED = 2e-2
-# How many rows are looked at again together, where that is not one.
+# How many rows are computed again together, on platforms where that is not one.
 _AT_ONCE = 8
-# Up to this many numbers, gradients of one size are copied together: one program for all of them.
+# Up to this many numbers, gradients of one size are copied together, to compile one program.
 _SMALL = 4096
 
 
@@ -74,9 +75,9 @@ class GhostChunk:
         aux: the auxiliary outputs, with a leading axis.
         real: (k,) bool, False for padding.
         squares: (k, leaves), the squared norms, and how much of them is in doubt.
-        cancelling: whether terms of one example, longer than their sum, are added in the weighted
-            sum; otherwise it adds whole gradients.
-        shards: how the examples lie on devices.
+        cancelling: whether the weighted sum adds an example's terms one by one, which may be longer
+            than their sum; otherwise it adds whole gradients.
+        shards: how the examples are split over devices.
     """
 
     aux: Any
@@ -91,10 +92,10 @@ class GhostChunk:
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups.
 
-        Where the doubt is more than 2% of a group's squared norm, or numbers may have overflowed or
-        vanished, the row's norms are computed again from scaled numbers, by forming its gradients.
-        The choice is made per row: if another row could change it, one example would move the
-        contributions of all. The branch is for speed.
+        If more than 2% of a group's squared norm is in doubt, or numbers may have overflowed or
+        underflowed, the row's gradients are formed and its norms computed again from scaled
+        numbers. The choice is made per row: if another row could change it, one example could move
+        the contributions of all. The branch is for speed.
         """
         value, doubt = (_group_sums(part, groups) for part in self.squares)
         fast = jnp.sqrt(value)
@@ -103,7 +104,7 @@ class GhostChunk:
         sure = (doubt <= _MOST_DOUBTED * value) & jnp.isfinite(value) & (value >= _LEAST)
 
         def needed(zero: jax.Array) -> jax.Array:
-            """Returns the rows to look at again, from (k, leaves) that are known to be zero."""
+            """Returns the rows to compute again; `zero` marks the leaves known to be zero."""
             nothing = _group_sums((~zero).astype(value.dtype), groups) == 0
             return self.real & ~jnp.all(sure | nothing, axis=1)
 
@@ -118,7 +119,7 @@ class GhostChunk:
     def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
         """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite.
 
-        If the rows of the chunk lie in several shards, the sum over each, along a leading axis.
+        If the chunk has several shards, returns one sum per shard, along a leading axis.
         """
         keep = self.real & jnp.isfinite(norms[:, 0])
         sums = self._weighted(jnp.where(keep[:, None], weights, 0), norms, keep, groups)
@@ -128,10 +129,10 @@ class GhostChunk:
     def rerounding(self, rows: int) -> float:
         """Returns ``sqrt(rows) (2^-23 k + 2^-14 [cancelling])``: a measured figure, not a proof.
 
-        A float32 product over k rows of length 1, those of a shard, is off by about
-        ``0.3 k^1.5 2^-24``, errors of different chunks are independent, and the first term is four
-        times that. The second is more than a search over rows that cancel within themselves found;
-        their norms, which include an allowance for rounding, keep it small.
+        A float32 product over the k rows of a shard, each of length 1, is off by about
+        ``0.3 k^1.5 2^-24``, and errors of different chunks are independent; the first term is four
+        times that. The second term is more than a search over rows that cancel within themselves
+        found; their norms include an allowance for rounding, which keeps it small.
         """
         each = 2.0**-23 * (len(self.real) // self.shards.count) + (
             2.0**-14 if self.cancelling else 0.0
@@ -140,27 +141,27 @@ class GhostChunk:
 
 
 def ghost_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> GhostChunk:
-    """Returns the chunk's norms and weighted sums without holding its gradients.
+    """Returns the chunk's norms and weighted sums without forming all its gradients.
 
     Args:
-        loss_fn: ``loss_fn(params, example) -> (loss, aux)`` of one example, or with a key.
-        params: where the gradients are taken.
+        loss_fn: ``loss_fn(params, example[, key]) -> (loss, aux)`` for one example.
+        params: the point at which gradients are taken.
         chunk: the examples.
-        key: None, or the key that is folded with each row's index.
+        key: None, or the key that is folded with each row's number.
     """
     return book_kept(Work.begun(loss_fn, params, chunk, key))
 
 
 def ghost_two_pass_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> GhostChunk:
-    """Returns the chunk's norms and weighted sums, keeping nothing but the norms in between.
+    """Returns the chunk's norms and weighted sums, keeping only the norms in between.
 
-    This needs the least memory, and a second pass over the examples for the weighted sum.
+    This needs the least memory, but a second pass over the examples for the weighted sum.
 
     Args:
-        loss_fn: ``loss_fn(params, example) -> (loss, aux)`` of one example, or with a key.
-        params: where the gradients are taken.
+        loss_fn: ``loss_fn(params, example[, key]) -> (loss, aux)`` for one example.
+        params: the point at which gradients are taken.
         chunk: the examples.
-        key: None, or the key that is folded with each row's index.
+        key: None, or the key that is folded with each row's number.
     """
     return _unkept(Work.begun(loss_fn, params, chunk, key))
 
@@ -168,13 +169,13 @@ def ghost_two_pass_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) 
 def auto_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> ChunkGrads:
     """Runs the ghost engine or the vmap engine, whichever is estimated to cost less.
 
-    `explain` says which it is, and why.
+    `explain` shows which one, and why.
 
     Args:
-        loss_fn: ``loss_fn(params, example) -> (loss, aux)`` of one example, or with a key.
-        params: where the gradients are taken.
+        loss_fn: ``loss_fn(params, example[, key]) -> (loss, aux)`` for one example.
+        params: the point at which gradients are taken.
         chunk: the examples.
-        key: None, or the key that is folded with each row's index.
+        key: None, or the key that is folded with each row's number.
     """
     data = loss_arguments(chunk, key)
     ghost = cheaper_engine(blocks_of(_program_of(loss_fn, params, data))) == "ghost"
@@ -183,7 +184,7 @@ def auto_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> ChunkGr
 
 @dataclass(frozen=True)
 class Work:
-    """One pass over the examples of a chunk, and the blocks it is looked at in."""
+    """One pass over the examples of a chunk, and the blocks of the plan."""
 
     program: Program
     blocks: list[Block]
@@ -215,7 +216,7 @@ class Work:
         return replace(self, data=data, passed=passed)
 
     def given(self, block: Block) -> list[Given]:
-        """Returns what the pass left at each site of a block."""
+        """Returns what the pass returned at each site of a block."""
         numbers = [site.meeting.number for site in block.sites]
         return [Given(self.passed.kept[i], self.passed.cotangents[i]) for i in numbers]
 
@@ -229,10 +230,10 @@ class Work:
         """Returns the chunk.
 
         Args:
-            squares: of all leaves.
-            careful: the norms of chosen rows.
-            weighted: the weighted sum.
-            unformed: the blocks that it sums without forming gradients.
+            squares: the squared norms of all leaves.
+            careful: computes the norms of chosen rows again.
+            weighted: computes the weighted sum.
+            unformed: the blocks summed without forming gradients.
         """
         cancelling = any(map(_several_terms, unformed))
         return GhostChunk(
@@ -247,10 +248,10 @@ class Work:
         )
 
     def columns(self, leaves: Sequence[int], parts: Sequence[jax.Array]) -> jax.Array:
-        """Returns (k, leaves) of all leaves, from arrays (k, n) of some; zero for the others.
+        """Returns (k, leaves) for all leaves, from arrays (k, n) of some; zero for the others.
 
         Args:
-            leaves: which leaf each column belongs to, in all arrays one after the other.
+            leaves: the leaf of each column of the arrays, one array after another.
             parts: the arrays.
         """
         losses = self.passed.losses
@@ -271,7 +272,7 @@ class Work:
 
 
 def book_kept(work: Work) -> GhostChunk:
-    """Returns the chunk of one pass: norms, and what weighted sums are made of."""
+    """Returns the chunk of one pass: norms, and what weighted sums need."""
     squares, kept = by_platform(partial(_measured, work, True))
     unformed = [block for block in work.blocks if block.method != "form"]
     return work.chunk_of(
@@ -282,8 +283,8 @@ def book_kept(work: Work) -> GhostChunk:
 def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[int, jax.Array]]:
     """Returns the squared norms of all leaves, and the gradients that are kept.
 
-    On a CPU large products are taken one example at a time, all of them in one loop: what blocks
-    have in common is computed once, and there is one loop to compile.
+    On a CPU, large products are computed one example at a time, all blocks in one loop: what blocks
+    have in common is computed once, and there is only one loop to compile.
 
     Args:
         work: the pass.
@@ -301,8 +302,8 @@ def _measured(work: Work, keep: bool, platform: Platform) -> tuple[Square, dict[
             continue
         given = [work.given(block) for block in blocks]
         if platform.serial:
-            # Else the compiler takes products of the pass's results in whatever layout they have,
-            # some of them by a plain nest of loops.
+            # Otherwise the compiler multiplies the pass's results in whatever layout they have,
+            # some of them as plain nested loops.
             given = jax.lax.optimization_barrier(given)
         found, formed = over(partial(_measured_row, platform, work, blocks, keep))(given)
         kept.update(formed)
@@ -322,7 +323,7 @@ def _by_array(fn: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array])
     """Returns (k, n), a number for each row of n arrays.
 
     Args:
-        fn: from (k, m, ...) to (k, m); small arrays of one size are taken at once.
+        fn: maps (k, m, ...) to (k, m); small arrays of one size are stacked into one call.
         arrays: each with a leading axis of rows.
     """
     alike: dict[Any, list[int]] = {}
@@ -333,7 +334,7 @@ def _by_array(fn: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array])
     columns = []
     for mine in alike.values():
         x = arrays[mine[0]][:, None]
-        if mesh_of(x) is None:  # else its axes may be split over devices
+        if mesh_of(x) is None:  # on a mesh, its axes may be split over devices
             flat = (len(x), math.prod(x.shape[1:]))
             x = jnp.stack([arrays[i].reshape(flat) for i in mine], axis=1)
         columns.append(fn(x))
@@ -358,7 +359,7 @@ def _scaled_lengths(x: jax.Array) -> jax.Array:
 def _measured_row(
     platform: Platform, work: Work, blocks: Sequence[Block], keep: bool, given: Any
 ) -> tuple[list[Square], dict[int, jax.Array]]:
-    """Returns one example's squares, those from inner products first, and gradients to keep."""
+    """Returns one example's squares, those from inner products first, and its kept gradients."""
     inner: list[tuple[Block, Gram]] = []
     norms: list[jax.Array] = []
     kept: dict[int, jax.Array] = {}
@@ -385,7 +386,7 @@ def _measured_row(
 
 
 def _as_summed(platform: Platform, block: Block, given: Sequence[Given]) -> Sequence[Given]:
-    """Returns the operands as the weighted sum takes them, if it is taken at the block's site."""
+    """Returns the operands as the weighted sum rounds them, if it is computed at the site."""
     if not _summed_at_site(block) or block.method == "rows":
         return given
     return [block.sites[0].rounded(platform, given[0])]
@@ -394,22 +395,22 @@ def _as_summed(platform: Platform, block: Block, given: Sequence[Given]) -> Sequ
 def _careful_norms(
     work: Work, kept: dict[int, jax.Array], needed: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns which rows were looked at again, and their norms by leaf from scaled numbers.
+    """Returns which rows were computed again, and their norms by leaf from scaled numbers.
 
-    Those of gradients that were kept are taken of all rows. For the others some rows of every shard
-    at a time are gathered, until there are none left.
+    For gradients that were kept, the norms of all rows are computed. For the others, a few rows of
+    every shard at a time are gathered, until none are left.
 
     Args:
         work: the pass.
         kept: the gradients that it kept.
-        needed: from (k, leaves) that are zero, to the rows that are needed.
+        needed: maps the (k, leaves) mask of zero leaves to the rows that are needed.
     """
     blocks = [block for block in work.blocks if block.leaves[0] not in kept]
     givens = [work.given(block) for block in blocks]
     met = {leaf for block in work.blocks for leaf in block.leaves}
     unmet = [leaf for leaf in range(len(work.leaves)) if leaf not in met]
-    # A factor that is zero makes the gradient so, unless the other is not finite: then the squared
-    # norm is not either.
+    # A zero factor makes the gradient zero, unless the other factor is not finite: then the squared
+    # norm is not finite either.
     factors = {
         block.leaves[0]: given[0].cotangents[0]
         for block, given in zip(blocks, givens, strict=True)
@@ -462,7 +463,7 @@ def _careful_norms(
 def _careful_row(
     platform: Platform, work: Work, blocks: Sequence[Block], given: Sequence[Any]
 ) -> jax.Array:
-    """Returns one example's norms of the blocks' leaves, one after the other."""
+    """Returns one example's norms of the blocks' leaves, one after another."""
     gradients: dict[int, jax.Array] = {}
     lookups: dict[int, jax.Array] = {}
     sites: dict[int, tuple[Site, Given]] = {}
@@ -487,7 +488,7 @@ def _careful_row(
 
 
 def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
-    """Returns the weighted sums: of gradients that were kept, or of factors."""
+    """Returns the weighted sums, from kept gradients or from factors."""
     direct = {block.leaves[0]: block.sites[0].node for block in work.blocks if block.direct}
     unformed = {block.leaves[0]: block for block in work.blocks if block.method != "form"}
     factors = {i: work.given(block)[0] for i, block in unformed.items()}
@@ -518,14 +519,14 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
 
 
 def _unkept(work: Work) -> GhostChunk:
-    """Returns the chunk of one pass that keeps norms alone."""
+    """Returns the chunk of one pass that keeps only the norms."""
     squares, _ = by_platform(partial(_measured, work, False))
     unformed = [block for block in work.blocks if _summed_at_site(block)]
     return work.chunk_of(squares, partial(_careful_norms, work, {}), _second_pass(work), unformed)
 
 
 def _off(platform: Platform, block: Block, given: Sequence[Given]) -> jax.Array:
-    """Returns the rounding of a sum that is not one of the gradients that were formed."""
+    """Returns the rounding of a weighted sum that is not taken over formed gradients."""
     if not _summed_at_site(block):
         return jnp.zeros(())
     return rounding(platform, block.sites[0], given[0])
@@ -539,16 +540,16 @@ def _second_pass(work: Work) -> _Weighted:
     def weighted(
         weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
     ) -> list[jax.Array]:
-        # What a row that is not kept holds could make its zero weight a NaN: another row takes its
-        # place. If none is kept, the sum is zero by definition. The barrier keeps the compiler from
-        # finding that both passes compute the same, and from storing it.
+        # A row that is not kept may hold values that turn its zero weight into NaN, so a kept row
+        # takes its place. If none is kept, the sum is zero by definition. The barrier keeps the
+        # compiler from noticing that both passes compute the same, and storing it.
         if len(keep) == 0:
             return work.every_leaf({})
         data, _ = jax.lax.optimization_barrier((work.data, norms))
         again = work.again(work.shards.of_rows(_replaced, data, keep))
         if _rounds_to_half(work.program.level.jaxpr, work.program.level.needed):
-            # The compiler may round this pass in other places than the first, and a number that
-            # falls to the other side is off by 2^-8: no row may be longer than its norm said.
+            # The compiler may round this pass in other places than the first, and a number rounded
+            # the other way is off by 2^-8; but no row may be longer than its norm says.
             second = _unkept(again).norms(groups)
             weights = weights * jnp.where(second > norms, norms / second, 1)
 
@@ -566,7 +567,7 @@ def _second_pass(work: Work) -> _Weighted:
 
 
 def _rounds_to_half(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> bool:
-    """Says whether needed results of a program depend on values in half precision."""
+    """Returns whether needed results of a program depend on values in half precision."""
 
     def half(var: Any) -> bool:
         return is_float(var.aval) and jnp.finfo(var.aval.dtype).bits < 32
@@ -606,7 +607,7 @@ def _sums(
 
 
 def _replaced(data: Any, keep: jax.Array) -> Any:
-    """Returns the rows of a shard, with one that is kept in place of all that are not."""
+    """Returns the rows of a shard, with a kept row in place of each row that is not kept."""
     good = jnp.argmax(keep)
 
     def one(leaf: jax.Array) -> jax.Array:
@@ -635,7 +636,7 @@ def _group_sums(values: jax.Array, groups: GroupIndex) -> jax.Array:
     """Returns (k, G) sums over the leaves of each group, from (k, leaves)."""
     member = np.zeros((values.shape[1], len(groups.names)), bool)
     member[np.arange(values.shape[1]), list(groups.of_leaf)] = True
-    # Not a product of matrices: zero times a leaf that is not finite would be NaN in other groups.
+    # Not a matrix product: zero times a leaf that is not finite would be NaN in other groups.
     return jnp.sum(jnp.where(member, values[:, :, None], 0), axis=1)
 
 
@@ -645,7 +646,7 @@ def _weighted_rows(platform: Platform, weights: jax.Array, rows: jax.Array) -> j
     weights, rows = weights.astype(wide), rows.astype(wide)
     if platform.serial:
         return jnp.tensordot(weights, rows, axes=1)
-    # The factors of a product of matrices would be rounded.
+    # A matrix product would round its factors.
     return jnp.sum(weights.reshape((-1,) + (1,) * (rows.ndim - 1)) * rows, axis=0)
 
 
@@ -653,7 +654,7 @@ def _program_of(loss_fn: LossFn, params: Any, data: Any) -> Program:
     """Returns the program of a loss, from data with a leading axis of examples."""
 
     def first(leaf: Any) -> jax.Array:
-        # Of a real example, since its type may say on which devices it differs.
+        # From a real example, since its type may say over which devices it varies.
         leaf = jnp.asarray(leaf)
         return leaf[0] if len(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype)
 

@@ -1,18 +1,18 @@
-"""Norms of a parameter's gradients that are not formed, never less than the true ones.
+"""Norms of a parameter's gradients without forming them, never less than the true ones.
 
 The gradient ``g = sum_t a_t b_t^T`` has ``|g|^2 = sum_{t,s} (a_t . a_s) (b_t . b_s)``, which costs
 T^2 (K + C) instead of T K C. In floating point this can come out too small, even negative, where
-the terms cancel: near-constant a_t and b_t with zero mean. Both this sum and the weighted sum that
-is taken later are off by at most ``gamma q``, with ``q = (sum_t |a_t| |b_t|)^2``; it is added, so
-that no example is longer than its norm says. Where that matters the gradient is formed instead.
+the terms cancel: near-constant a_t and b_t with zero mean. Both this sum and the later weighted sum
+are off by at most ``gamma q``, with ``q = (sum_t |a_t| |b_t|)^2``. This allowance is added, so that
+no example is longer than its norm says. Where it would matter, the gradient is formed instead.
 
-Matrix units that round float32 factors to p bits are given factors of p bits. Norm and sum are then
-those of one gradient, ``sum_t r(a_t) r(b_t)^T``, whose products are exact in float32: with p <= 12
-they have 2p <= 24 bits. The sum multiplies ``w r(b_t)``, of up to p + 24 bits, taken in two parts
-of p bits: each entry is off by at most ``2^-2p w |r(b_t)|`` beside float32's own rounding, and the
-sum by ``2^-2p w sqrt(q)``. That is part of gamma.
+Matrix units that round float32 factors to p bits are given factors of p bits. Norm and sum then
+belong to the same gradient, ``sum_t r(a_t) r(b_t)^T``, whose products are exact in float32: with
+p <= 12 they have 2p <= 24 bits. The sum multiplies ``w r(b_t)``, of up to p + 24 bits, split into
+two parts of p bits. Each entry is then off by at most ``2^-2p w |r(b_t)|`` in addition to float32's
+own rounding, and the sum by ``2^-2p w sqrt(q)``. That is part of gamma.
 
-The gradient by a table has rows only where it was looked up, and its norm is that of those rows.
+The gradient of a table is zero except in the rows that were looked up, so its norm is theirs.
 """
 
 import math
@@ -51,18 +51,18 @@ __all__ = [
     "scaled_site_norms",
 ]
 
-# An example with fewer positions and less work than this is not worth a turn of a loop.
+# An example with fewer positions and less work than this is not worth a loop iteration.
 _POSITIONS = 64
 _MULTIPLY_ADDS = 1e6
 
 
 class Square(NamedTuple):
-    """A squared norm that is not too small, and what may be too much of it.
+    """A squared norm that is never too small, and by how much it may be too large.
 
     Attributes:
-        value: never below the squared norm, unless numbers vanished.
-        doubt: the allowance for rounding in it, and a bound on what was lost as entries too small
-            to be squared.
+        value: never below the squared norm, unless numbers underflowed.
+        doubt: the allowance for rounding included in it, plus a bound on what was lost in squaring
+            entries that are too small.
     """
 
     value: jax.Array
@@ -70,7 +70,7 @@ class Square(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """What inner products say of one example's gradient by a contraction.
+    """One example's gradient of a contraction, as seen by inner products.
 
     Attributes:
         square: its squared norm, as computed.
@@ -84,7 +84,7 @@ class Gram(NamedTuple):
 
 
 def gram(platform: Platform, site: Site, given: Given) -> Gram:
-    """Returns the inner products of one example's gradient by a contraction."""
+    """Returns the inner products of one example's gradient of a contraction."""
     own = site.arithmetic(platform)
     a, b = site.factors(platform, site.rounded(platform, given))
     positions = site.sizes[1]
@@ -127,22 +127,22 @@ def gram_squares(platform: Platform, sites: Sequence[Site], found: Sequence[Gram
 def rounding(platform: Platform, site: Site, given: Given) -> jax.Array:
     """Returns how much longer than its gradient an example may be in a weighted sum.
 
-    That is at most ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, the latter with factors of p bits:
-    the sum is not taken from the gradient that was formed. In each block, ``|a| |b|`` is no less
-    than the sum.
+    The weighted sum does not use the gradient that was formed, and is off by at most
+    ``(gamma / 2 + 2^-2p) sum_t |a_t| |b_t|``, where the term 2^-2p applies to factors of p bits. In
+    each block, ``|a| |b|`` is at least ``sum_t |a_t| |b_t|``.
     """
     a, b = site.factors(platform, site.rounded(platform, given))
     return _of_lengths(platform, site, a.dtype) * jnp.sum(_lengths(a) * _lengths(b))
 
 
 def _lengths(factor: jax.Array) -> jax.Array:
-    """Returns the norm of each block of a factor, whose squares neither overflow nor vanish."""
+    """Returns the norm of each block of a factor, without overflow or underflow of squares."""
     near, powers = _near_one([factor], rows=True)
     return jnp.sqrt(row_squares(near[0])) * powers
 
 
 def _of_lengths(platform: Platform, site: Site, dtype: Any) -> float:
-    """Returns the factor of ``|a| |b|`` in `rounding`, with room for the rounding of that."""
+    """Returns the factor of ``|a| |b|`` in `rounding`, with room for that product's rounding."""
     own = site.arithmetic(platform)
     g, t, k, c = site.sizes
     room = 1 + g * t * (k + c) * float(jnp.finfo(dtype).eps)
@@ -152,10 +152,9 @@ def _of_lengths(platform: Platform, site: Site, dtype: Any) -> float:
 def _gamma(platform: Platform, site: Site, dtype: jnp.dtype) -> float:
     """Bounds the relative error of sums over T positions, and of products over K and C entries.
 
-    T terms one after the other are off by at most T eps / 2. A product of matrices adds up many
-    entries side by side: an error of K eps / 16 was not seen, for constant entries up to K =
-    50,000, where it is largest. Matrix units may cut off where they add, instead of rounding: twice
-    that.
+    A sum of T terms, one after another, is off by at most T eps / 2. A matrix product adds many
+    entries side by side: its error stayed below K eps / 16 for constant entries, the worst case, up
+    to K = 50,000. Matrix units may truncate instead of rounding when they add, which doubles it.
     """
     _, positions, k, c = site.sizes
     entries = (k + c) / (16 if platform.bits is None else 8) if positions > 1 else 0
@@ -163,7 +162,7 @@ def _gamma(platform: Platform, site: Site, dtype: jnp.dtype) -> float:
 
 
 def _cut(platform: Platform, dtype: jnp.dtype) -> float:
-    """Bounds what two parts of p bits leave out of a weighted factor, relative to it."""
+    """Bounds, relatively, what splitting a weighted factor into two parts of p bits leaves out."""
     return 0.0 if platform.bits is None or dtype != jnp.float32 else 2.0 ** (-2 * platform.bits)
 
 
@@ -172,12 +171,12 @@ def scaled_site_norms(
 ) -> jax.Array:
     """Returns one example's norms at several contractions, of gradients formed from scaled numbers.
 
-    They are not below the lengths of what a weighted sum adds for the example.
+    They are never below the lengths of what a weighted sum adds for the example.
 
     Args:
         platform: where it runs.
         sites: contractions.
-        given: what the pass left at each for this example.
+        given: what the pass returned at each of them for this example.
     """
     numbers = [wide(x) for own in given for x in (own.kept[0], own.cotangents[0])]
     near, powers = _near_one(numbers)
@@ -186,7 +185,7 @@ def scaled_site_norms(
         own = site.rounded(platform, Given((x,), (cotangent,)))
         a, b = site.factors(platform, own)
         gradients.append(site.of_factors(platform, own, (a, b)))
-        if len(a) == 1:  # near one: no square vanishes that matters
+        if len(a) == 1:  # entries are near one, so no square that matters underflows
             lengths.append(jnp.sqrt(jnp.sum(a * a)) * jnp.sqrt(jnp.sum(b * b)))
         else:
             lengths.append(jnp.sum(_lengths(a) * _lengths(b)))
@@ -195,12 +194,12 @@ def scaled_site_norms(
     off = np.array([_of_lengths(platform, site, x.dtype) for site, x in pairs], most.dtype)
     norms = scaled_norms(gradients) + off * most
     low, high = (fn(powers[::2], powers[1::2]) for fn in (jnp.minimum, jnp.maximum))
-    first = norms * high  # in the order in which nothing overflows
+    first = norms * high  # this order of products does not overflow
     return jnp.where(jnp.isfinite(first), first * low, norms * low * high)
 
 
 def scaled_norms(arrays: Sequence[jax.Array]) -> jax.Array:
-    """Returns the norm of each array, which neither overflows nor vanishes; +inf if not finite.
+    """Returns the norm of each array, without overflow or underflow; +inf if not finite.
 
     >>> [float(n) for n in scaled_norms([jnp.array([3.0, 4.0]) * 2.0**100, jnp.array([jnp.nan])])]
     [6.338253001141147e+30, inf]
@@ -211,7 +210,7 @@ def scaled_norms(arrays: Sequence[jax.Array]) -> jax.Array:
     stacks = []
     for mine in alike.values():
         flat = [arrays[i] for i in mine]
-        if mesh_of(flat[0]) is None:  # else its axes may be split over devices
+        if mesh_of(flat[0]) is None:  # on a mesh, its axes may be split over devices
             flat = [x.reshape(x.size) for x in flat]
         stacks.append(jnp.stack(flat))
     near, powers = _near_one(stacks, rows=True)
@@ -221,7 +220,7 @@ def scaled_norms(arrays: Sequence[jax.Array]) -> jax.Array:
 
 
 def scaled_norm(x: jax.Array) -> jax.Array:
-    """Returns the norm of an array, which neither overflows nor vanishes; +inf if not finite.
+    """Returns the norm of an array, without overflow or underflow; +inf if not finite.
 
     >>> float(scaled_norm(jnp.array([3 * 2.0**100, 4 * 2.0**100]))) / 2.0**100
     5.0
@@ -232,10 +231,10 @@ def scaled_norm(x: jax.Array) -> jax.Array:
 def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax.Array], jax.Array]:
     """Returns arrays divided by the power of two below the largest entry, and those powers.
 
-    From the bits of a float: `frexp` is many operations, which compilers repeat where it is used.
+    Uses the bits of a float: `frexp` is many operations, which compilers repeat at every use.
 
     Args:
-        arrays: of one dtype, or float32 and float64.
+        arrays: arrays of one dtype, or of float32 and float64.
         rows: whether each row has a power of its own.
     """
     stacks = arrays if rows else [x[None] for x in arrays]
@@ -256,7 +255,7 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
 
 
 def power_below(x: jax.Array) -> jax.Array:
-    """Returns the power of two below each number; the least normal one where there is none."""
+    """Returns the power of two below each number; the smallest normal number if there is none."""
     info = jnp.finfo(x.dtype)
     whole = jnp.uint32 if info.bits == 32 else jnp.uint64
     mantissa = (1 << info.nmant) - 1
@@ -266,13 +265,13 @@ def power_below(x: jax.Array) -> jax.Array:
 
 
 def lookup_norm(site: Site, given: Given) -> jax.Array:
-    """Returns the norm of one example's gradient by a table, from the rows that it looks up.
+    """Returns the norm of one example's gradient of a table, from the rows that it looks up.
 
-    The gradient's row r is the sum of the cotangents at the positions that look r up. There are at
-    most as many such rows as positions; they are all that is formed.
+    Row r of the gradient is the sum of the cotangents at the positions that look r up. Only these
+    rows are formed, at most one per position.
 
-    The weighted sum adds them up in another order: ``eps / 2 sum_t (m_t - 1) |b_t|`` is added, with
-    m_t the number of positions that share the row of position t.
+    The weighted sum adds them in another order, so ``eps / 2 sum_t (m_t - 1) |b_t|`` is added to
+    the norm, where m_t is the number of positions that share the row of position t.
     """
 
     index, b = _rows(site, given)
@@ -287,7 +286,7 @@ def lookup_norm(site: Site, given: Given) -> jax.Array:
 def _rows(site: Site, given: Given) -> tuple[jax.Array, jax.Array]:
     """Returns the row at each position, (G, T), and its cotangent, (G, T, C).
 
-    A position outside the table adds nothing, unless the lookup clips indices: its cotangent is 0.
+    The cotangent of a position outside the table is 0, unless the lookup clips indices.
     """
     meeting = site.meeting
     axis = lookup_axis(meeting) or 0
@@ -322,9 +321,9 @@ def _sliced(index: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def _distinct(index: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of `b` over equal indices, in T places of which some stay zero.
+    """Returns the sums of `b` over equal indices, and how many positions share each index.
 
-    And, for each position, how many share its index.
+    The sums fill some of T places; the others stay zero.
     """
     order = jnp.argsort(index)
     ordered = index[order]
@@ -336,10 +335,10 @@ def _distinct(index: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def is_large(site: Site) -> bool:
-    """Says whether an example's product here is faster by itself than in a batch, on a CPU.
+    """Returns whether, on a CPU, an example's product here is faster alone than in a batch.
 
-    Its factors stay in the cache, and a product of matrices is several times as fast as the same
-    one in a batch of products.
+    Its factors then stay in the cache, and a matrix product is several times as fast alone as in a
+    batch of products.
     """
     if site.product is None:
         return False

@@ -1,8 +1,8 @@
 """The plan: which leaves belong together, how each one's norm is computed, and at what cost.
 
-Costs are estimated in multiply-adds of a matrix product, for one example; a number that is written
-to memory and read again counts as many. They were fitted to what single layers took on a CPU: see
-scripts/bench_costs.py.
+Costs are estimated for one example, in multiply-adds of a matrix product; writing a number to
+memory and reading it again counts as many multiply-adds. The estimates were fitted to timings of
+single layers on a CPU: see scripts/bench_costs.py.
 """
 
 import math
@@ -28,17 +28,17 @@ __all__ = [
     "site_costs",
 ]
 
-# A gradient's entry that is kept for the weighted sum: written, read for the norm and for the sum.
+# A gradient entry kept for the weighted sum: written once, read for the norm and for the sum.
 _KEPT = 48.0
-# The same for entries beyond as many as a core's cache holds.
+# The same for entries that no longer fit in a core's cache.
 _SPILLED, _CACHE = 144.0, 2.0**16
-# An entry of the T x T inner products, beside the K + C that it is a sum of.
+# An entry of the T x T inner products, on top of the K + C terms that it sums.
 _ENTRY = 400.0
-# A number that was looked up: brought together with those of the same row.
+# A number that was looked up: added to the others of the same row.
 _SORTED = 200.0
-# An entry of a window of an image: copied there, and read.
+# An entry of an image window: copied there, and read.
 _COPIED = 16.0
-# Beside one product of all examples, one product for each of them, as vmap takes it.
+# The overhead of one product per example, as vmap computes it, over one product of all examples.
 _VMAP_CONVOLUTION = 3.0
 
 
@@ -51,11 +51,11 @@ class Block:
         sites: where they meet data.
         method: "gram", from inner products; "rows", from the rows that were looked up; "form", by
             forming the gradient.
-        direct: whether the site's own gradient has the leaf's norm: one leaf that is only
+        direct: whether the site's own gradient has the leaf's norm: true for one leaf that is only
             rearranged before its one site.
-        cost: estimated, for one example.
-        vmap: the estimated cost through vmap.
-        why: how it came to the method.
+        cost: the estimated cost for one example.
+        vmap: the estimated cost with the vmap engine.
+        why: the reason for the method.
     """
 
     leaves: tuple[int, ...]
@@ -100,7 +100,7 @@ def _block(leaves: tuple[int, ...], sites: tuple[Site, ...]) -> Block:
 
 
 def _forming(site: Site) -> tuple[float, float]:
-    """Returns what forming a site's gradient costs, and through vmap."""
+    """Returns the costs of forming a site's gradient, here and with vmap."""
     if site.product is not None:
         return site_costs(site).form, _vmap_cost(site)
     entries = float(math.prod(site.node.shape))
@@ -117,7 +117,7 @@ def _why_not_direct(leaves: tuple[int, ...], sites: tuple[Site, ...]) -> str:
 
 
 class Cost(NamedTuple):
-    """Of the two ways: without the gradient and with the ordinary weighted sum, or formed."""
+    """The costs without forming the gradient, ordinary weighted sum included, and with forming."""
 
     without: float
     form: float
@@ -133,13 +133,13 @@ def site_costs(site: Site) -> Cost:
 
 
 def lookup_costs(site: Site) -> Cost:
-    """Returns the costs of a lookup of rows: of those that were looked up, and of the table."""
+    """Returns the costs of a lookup of rows: of the rows looked up, and of the whole table."""
     looked_up, table = lookup_sizes(site)
     return Cost((_KEPT + _SORTED) * looked_up, _kept(table))
 
 
 def _vmap_cost(site: Site) -> float:
-    """Returns the cost of forming and keeping the gradient of a contraction through vmap."""
+    """Returns the cost of forming and keeping the gradient of a contraction with vmap."""
     g, t, k, c = site.sizes
     slower = _VMAP_CONVOLUTION if site.meeting.name == "conv_general_dilated" else 1.0
     return slower * g * t * k * c + _kept(g * k * c)
@@ -154,17 +154,17 @@ class LeafExplanation:
     """How the norm of one leaf is computed.
 
     Attributes:
-        path: the leaf's, its keys joined by "/".
+        path: the leaf's path, its keys joined by "/".
         meets: the equations in which it meets data, as "scan/dot_general" inside a loop.
         method: "gram" (inner products of its factors), "rows" (those that were looked up), "form"
             (its gradient, from its own equation), "chain" (the same, through the parameter-only
             equations before it, or as a sum over several meeting points), or "none" (it meets no
             data: its gradient is zero).
-        fallback: whether an equation without a formula of its own was differentiated as a whole,
+        fallback: whether an equation without a formula of its own is differentiated as a whole,
             example by example.
-        cost: of the norm and the weighted sum, in millions of multiply-adds for one example.
-        vmap: the same through the vmap engine.
-        why: how it came to this.
+        cost: the cost of norm and weighted sum, in millions of multiply-adds for one example.
+        vmap: the same with the vmap engine.
+        why: the reason for the method.
     """
 
     path: str
@@ -178,11 +178,11 @@ class LeafExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` returns; printed, a table.
+    """The result of `explain`; prints as a table.
 
     Attributes:
         leaves: one row for each leaf of the parameters.
-        auto: the engine that ``engine="auto"`` takes.
+        auto: the engine that ``engine="auto"`` picks.
     """
 
     leaves: tuple[LeafExplanation, ...]
@@ -190,7 +190,7 @@ class Explanation:
 
     @property
     def fallbacks(self) -> tuple[LeafExplanation, ...]:
-        """The leaves whose gradient is that of an equation without a formula."""
+        """The leaves whose gradient comes from an equation without a formula."""
         return tuple(leaf for leaf in self.leaves if leaf.fallback)
 
     def __str__(self) -> str:
@@ -223,16 +223,16 @@ class Explanation:
 def explain(
     loss_fn: Callable[..., chex.ArrayTree], params: chex.ArrayTree, *example: chex.ArrayTree
 ) -> Explanation:
-    """Says how the ghost engine would compute the norms of a loss's gradients.
+    """Explains how the ghost engine would compute the norms of a loss's gradients.
 
     Args:
-        loss_fn: ``loss_fn(params, example) -> scalar``, the loss of ONE example; or with auxiliary
-            outputs, ``(scalar, aux)``.
+        loss_fn: ``loss_fn(params, example) -> scalar``, the loss of ONE example; it may also return
+            ``(scalar, aux)``.
         params: the parameters, or their shapes.
         *example: one example, and a key if the loss takes one; or their shapes.
 
     Returns:
-        What is done for each leaf, and the engine that "auto" takes; printed, a table.
+        The method and cost for each leaf, and the engine that "auto" picks; prints as a table.
 
     Example:
         >>> import jax.numpy as jnp
@@ -253,7 +253,7 @@ def explain(
 
 
 def cheaper_engine(blocks: list[Block]) -> str:
-    """Returns "ghost" if it is estimated to cost less than "vmap", else that."""
+    """Returns "ghost" if it is estimated to cost less than "vmap", else "vmap"."""
     ghost, vmap = sum(block.cost for block in blocks), sum(block.vmap for block in blocks)
     return "ghost" if ghost < vmap else "vmap"
 

@@ -1,12 +1,12 @@
 """The trace: the program of a loss, and the equations in which parameters meet data.
 
-Every value of the program is either made of parameters and constants alone, a `Node`, or depends on
-the example: data. An equation that takes both is a `Meeting`. The gradient by a parameter is a
-function of the data at its meetings and of the cotangents of their results, so nothing else of the
-program has to be looked at.
+Every value of the program is either a `Node`, computed from parameters and constants alone, or
+data, which depends on the example. An equation that takes both is a `Meeting`. The gradient of a
+parameter depends only on the data at its meetings and on the cotangents of their results, so the
+rest of the program can be ignored.
 
-What the loss does not depend on, an auxiliary output for one, has no meetings: it is evaluated
-along with the loss and takes no part in the backward pass.
+Values that the loss does not depend on, such as auxiliary outputs, have no meetings: they are
+evaluated along with the loss and take no part in the backward pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A scan that parameters enter, and its number of turns."""
+    """A scan that parameters enter, and its number of iterations."""
 
     length: int
 
@@ -55,15 +55,15 @@ class Node:
     """A value that depends on no example: a leaf, a constant, or the result of an equation.
 
     Attributes:
-        aval: shape and dtype, those of one turn inside a loop.
-        leaves: the leaves it is made of.
-        loops: the loops in whose turns it differs, outermost first.
-        preserves: whether ``|J^T g| = |g|`` for every cotangent g of this node, where J is its
-            derivative by its one leaf: reshapes, transposes, casts, slices.
-        index: of the leaf, if it is one.
-        value: of a constant.
-        made_by: the equation it is a result of, if it is one, and its place among the results.
-        source: the node outside of the loop that it is, or is a slice of.
+        aval: shape and dtype; inside a loop, those of one iteration.
+        leaves: the leaves it is computed from.
+        loops: the loops whose iterations change it, outermost first.
+        preserves: whether ``|J^T g| = |g|`` for every cotangent g of this node, where J is the
+            derivative with respect to its only leaf: reshapes, transposes, casts, slices.
+        index: the index of the leaf, if it is a leaf.
+        value: the value, if it is a constant.
+        made_by: the equation that computes it, if any, and its position among the results.
+        source: the node outside the loop that it equals or is a slice of.
     """
 
     aval: jax.ShapeDtypeStruct
@@ -83,19 +83,19 @@ class Node:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape over all turns of its loops."""
+        """The shape over all iterations of its loops."""
         return (*(loop.length for loop in self.loops), *self.aval.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """An equation on nodes. Its results belong together: it has one derivative for all of them.
+    """An equation on nodes; all its results share one derivative.
 
     Attributes:
         eqn: the equation.
         inputs: its operands.
-        loops: the loops in whose turns it is evaluated anew.
-        linear: whether its derivative is linear in the cotangent, or it is in no loop.
+        loops: the loops in which it is evaluated in every iteration.
+        linear: whether its derivative is linear in the cotangent; also true outside loops.
     """
 
     eqn: core.JaxprEqn
@@ -106,16 +106,16 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Meeting:
-    """An equation in which parameters meet data; without one, a parameter that is data from here.
+    """An equation in which parameters meet data, or the point where a parameter becomes data.
 
     Attributes:
-        number: its place among all meetings.
-        eqn: the equation, or None.
+        number: its index among all meetings.
+        eqn: the equation; None where a parameter becomes data.
         nodes: the node of each operand that carries a gradient, by position.
-        kept: positions of the operands that its gradients need: the data.
+        kept: positions of the operands that its gradients need, that is, the data.
         tapped: which results get a tap: those that have a gradient and reach the loss.
-        avals: of the tapped results, in one turn of its loops.
-        loops: around it, outermost first.
+        avals: shapes and dtypes of the tapped results, in one iteration of its loops.
+        loops: the loops around it, outermost first.
     """
 
     number: int
@@ -133,13 +133,13 @@ class Meeting:
 
     @property
     def turns(self) -> tuple[int, ...]:
-        """The number of turns of each loop around it."""
+        """The number of iterations of each loop around it."""
         return tuple(loop.length for loop in self.loops)
 
     def operands(self, kept: Sequence[jax.Array], own: Mapping[int, jax.Array]) -> list[jax.Array]:
-        """Returns all operands in one turn: what was kept, and values of the nodes by position.
+        """Returns all operands in one iteration: those kept, and the values of the nodes.
 
-        What was not kept has no part in the derivative: zeros.
+        Operands that were not kept do not affect the derivative, and are zeros.
         """
         known = {**dict(zip(self.kept, kept, strict=True)), **own}
         avals = [aval_of(atom) for atom in self.eqn.invars]
@@ -151,7 +151,7 @@ class Meeting:
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """An equation on data in which no parameter meets it, or that the loss does not depend on."""
+    """An equation on data that involves no parameter, or that the loss does not depend on."""
 
     eqn: core.JaxprEqn
 
@@ -178,9 +178,9 @@ class Scan:
     Attributes:
         eqn: the equation.
         level: its body.
-        meetings: in the body.
+        meetings: the meetings in the body.
         bases: operands that depend on no example, as the body sees them.
-        forced: states that begin as parameters alone, and are data from there on.
+        forced: carries that start as parameters alone and become data.
     """
 
     eqn: core.JaxprEqn
@@ -195,14 +195,14 @@ Step = Plain | Meet | Call | Scan
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One program, its steps, and what each of its values is: a node, or (if missing) data.
+    """One program, its steps, and its nodes; values without a node are data.
 
     Attributes:
         jaxpr: the program.
         needed: for each of its results, whether the loss depends on it.
-        steps: what is left to evaluate beside the nodes, in order.
+        steps: the equations to evaluate besides the nodes, in order.
         nodes: the values that depend on no example.
-        forced: needed results that are parameters alone, and must be data.
+        forced: needed results that depend on parameters alone but must be treated as data.
     """
 
     jaxpr: core.Jaxpr
@@ -220,7 +220,7 @@ class Program:
         level: the outermost program.
         meetings: every meeting, by number.
         leaves: the shapes and dtypes of the parameters' leaves.
-        returned: the structure of what the loss returns.
+        returned: the tree structure of what the loss returns.
     """
 
     level: Level
@@ -247,14 +247,14 @@ def analysed(
     ]
     kinds = [*leaves, *(None for _ in avals[count:])]
     finder = _Finder()
-    # The loss is the first of the results, and the only one that gradients are taken of.
+    # The loss is the first result, and the only one that is differentiated.
     needed = [i == 0 for i in range(len(traced.jaxpr.outvars))]
     level = finder.level(traced.jaxpr, traced.consts, needed, kinds, (), force=True)
     return Program(level, tuple(finder.meetings), tuple(avals[:count]), jax.tree.structure(shapes))
 
 
 class _Finder:
-    """Walks a program; a value is a Node if no example is in it, else None."""
+    """Walks a program; a value is a Node if it depends on no example, else None."""
 
     def __init__(self) -> None:
         self.meetings: list[Meeting] = []
@@ -321,7 +321,7 @@ class _Finder:
         loops: tuple[Loop, ...],
     ) -> Meeting:
         own = {i: kind for i, kind in enumerate(kinds) if kind is not None and kind.differentiable}
-        # The derivative of a sum by one term needs no other.
+        # The derivative of a sum with respect to one term does not need the others.
         linear = eqn.primitive.name in ("add", "sub", "add_any")
         kept = () if linear else tuple(i for i in range(len(kinds)) if i not in own)
         avals = tuple(aval_of(eqn.outvars[i]) for i in tapped)
@@ -332,7 +332,7 @@ class _Finder:
     def _forced(
         self, kinds: Mapping[int, Node | None], loops: tuple[Loop, ...]
     ) -> dict[int, Meeting]:
-        """Returns a meeting for each value that is parameters alone, and must be data."""
+        """Returns a meeting for each value of parameters alone that must be treated as data."""
         forced: dict[int, Meeting] = {}
         for i, node in kinds.items():
             if node is not None and node.differentiable:
@@ -372,7 +372,7 @@ def _kind(atom: core.Var | core.Literal, nodes: dict[core.Var, Node]) -> Node | 
 
 
 def _in_loop(source: Node, aval: jax.ShapeDtypeStruct, loop: Loop | None) -> Node:
-    """Returns a node as a loop's body sees it: the same in all turns, or a slice for each."""
+    """Returns a node as a loop's body sees it: the same in all iterations, or a slice for each."""
     loops = source.loops if loop is None else (*source.loops, loop)
     return Node(aval, source.leaves, loops, source.preserves, source=source)
 
@@ -380,8 +380,8 @@ def _in_loop(source: Node, aval: jax.ShapeDtypeStruct, loop: Loop | None) -> Nod
 def _results(eqn: core.JaxprEqn, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
     """Returns the nodes of an equation's results.
 
-    What is the same in all turns of a loop is evaluated once, and its derivative is applied to the
-    sum of the turns' cotangents. Not so if that derivative is not linear.
+    A value that is the same in all iterations of a loop is evaluated once, and its derivative is
+    applied to the sum of the iterations' cotangents, unless that derivative is not linear.
 
     Args:
         eqn: the equation.
