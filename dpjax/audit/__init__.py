@@ -5,7 +5,7 @@ from dpjax.audit.claims import Claim, Finding, PrintedEpsilon, claim_of, with_no
 from dpjax.audit.named import ATTACKS, HALVED, AuditPlan, Row, audit_named
 from dpjax.audit.pairs import PAIRS, ROWS, TURNING, Pair
 from dpjax.audit.step import StepAudit, audit_release, audit_step
-from dpjax.audit.subjects import SUBJECTS, Auditable, Subject, watched
+from dpjax.audit.subjects import Auditable, Subject, subjects, watched
 from dpjax.audit.training import Planted, TrainingAudit, audit_training, plant
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "HALVED",
     "PAIRS",
     "ROWS",
-    "SUBJECTS",
     "TURNING",
     "AuditPlan",
     "Auditable",
@@ -34,6 +33,7 @@ __all__ = [
     "claimed_tradeoff",
     "measured_tradeoff",
     "plant",
+    "subjects",
     "watched",
     "with_noise_times",
 ]

@@ -96,7 +96,7 @@ def audit_named(
 
     Args:
         name: a name in `dpjax.methods`.
-        subject: its arguments, as in `SUBJECTS`.
+        subject: its arguments, as in `subjects`.
         seed: of every draw.
         plan: what is done.
         dataset: loads what the canaries of a training hide in.

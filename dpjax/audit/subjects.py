@@ -21,11 +21,11 @@ from dpjax.thresholds import Threshold, ThresholdContext, ThresholdState
 
 __all__ = [
     "BATCH_SIZE",
-    "SUBJECTS",
     "Auditable",
     "Draw",
     "Subject",
     "releases_of",
+    "subjects",
     "watched",
     "watched_statistic",
 ]
@@ -84,8 +84,15 @@ _SPECIAL = {
     ),
 }
 
-SUBJECTS: Mapping[str, Subject] = {name: _SPECIAL.get(name, Subject()) for name in constructors()}
-"""All methods, by name."""
+
+def subjects() -> dict[str, Subject]:
+    """Returns how each method is audited, by name; registered methods are included.
+
+    Example:
+        >>> subjects()["dp_sgd"].rate
+        1.0
+    """
+    return {name: _SPECIAL.get(name, Subject()) for name in constructors()}
 
 
 class _WatchedState(NamedTuple):

@@ -12,13 +12,13 @@ from dpjax import _checks, data
 from dpjax._files import write_atomically
 from dpjax.audit import (
     ATTACKS,
-    SUBJECTS,
     AuditPlan,
     Row,
     StepAudit,
     Subject,
     TrainingAudit,
     audit_named,
+    subjects,
 )
 from dpjax.cli import audit_report, figures, printing
 from dpjax.cli.command import Command
@@ -102,10 +102,10 @@ def _asked(args: argparse.Namespace) -> dict[str, Subject]:
     if args.all:
         if args.set:
             raise ValueError(f"--set {args.set[0]}: expected --method NAME with it")
-        return dict(SUBJECTS)
-    if args.method not in SUBJECTS:
-        raise ValueError(f"--method = {args.method!r}: {_checks.nearest(args.method, SUBJECTS)}")
-    subject = SUBJECTS[args.method]
+        return subjects()
+    if args.method not in (known := subjects()):
+        raise ValueError(f"--method = {args.method!r}: {_checks.nearest(args.method, known)}")
+    subject = known[args.method]
     changes: dict[str, Any] = dict(map(assignment, args.set))
     return {args.method: replace(subject, arguments={**subject.arguments, **changes})}
 

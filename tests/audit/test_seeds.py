@@ -2,9 +2,9 @@
 
 import pytest
 
-from dpjax.audit import SUBJECTS, AuditPlan, audit_named
+from dpjax.audit import AuditPlan, audit_named, subjects
 
-SOUND = sorted(name for name, subject in SUBJECTS.items() if not subject.printed)
+SOUND = sorted(name for name, subject in subjects().items() if not subject.printed)
 
 
 @pytest.mark.slow
@@ -12,6 +12,6 @@ SOUND = sorted(name for name, subject in SUBJECTS.items() if not subject.printed
 def test_no_sound_method_is_accused(name):
     plan = AuditPlan(("step",), twins=())
     for seed in range(20):
-        (row,) = audit_named(name, SUBJECTS[name], seed, plan)
+        (row,) = audit_named(name, subjects()[name], seed, plan)
         found = row.finding
         assert not found.refuted, (seed, found.bound, found.claimed, found.delta, found.detail)

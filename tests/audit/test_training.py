@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dpjax.audit import SUBJECTS, TrainingAudit, audit_training, plant
+import dpjax.papers.auto_dp_sgd  # noqa: F401  (which registers it)
+from dpjax.audit import TrainingAudit, audit_training, plant, subjects
 from dpjax.data import Dataset, Split
 from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_claim
 from tests.marks import some
@@ -39,19 +40,19 @@ AUDIT = TrainingAudit(examples=300, epochs=4.0, confidence=0.95)
 
 @pytest.mark.parametrize("name", some(["dp_sgd", "psasc_momentum_full_batch"], ["dp_sgd"]))
 def test_a_sound_training_stays_below_its_claim(name):
-    for found in audit_training(name, SUBJECTS[name], small(), 0, AUDIT):
+    for found in audit_training(name, subjects()[name], small(), 0, AUDIT):
         assert found.claimed == pytest.approx(8.0, rel=2e-3)  # what the run itself says
         assert found.bound <= found.claimed
 
 
 def test_a_training_with_hardly_any_noise_is_found_out():
-    for found in audit_training("dp_sgd", SUBJECTS["dp_sgd"], small(), 0, AUDIT, noise=0.01):
+    for found in audit_training("dp_sgd", subjects()["dp_sgd"], small(), 0, AUDIT, noise=0.01):
         assert found.bound > 4  # all canaries are told apart; m of them give no more
         assert found.included.min() > np.median(found.excluded)
 
 
 def test_auto_dp_sgd_as_printed_is_refuted_by_one_run():
-    subject = SUBJECTS["auto_dp_sgd"]
+    subject = subjects()["auto_dp_sgd"]
     one_run, final = audit_training(
         "auto_dp_sgd", subject, small(1000), 0, TrainingAudit(), printed=auto_dp_sgd_claim
     )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dpjax.audit import SUBJECTS
+from dpjax.audit import subjects
 from dpjax.cli import main
 
 FEW = ["--attack", "step", "--quick", "--draws", "20000", "--seed", "0"]
@@ -48,8 +48,8 @@ def test_the_table_as_a_page_and_arguments_of_a_method(tmp_path, capsys, monkeyp
 
 
 def test_all_methods_share_the_risk(capsys, monkeypatch, tmp_path):
-    two = {name: SUBJECTS[name] for name in ("dp_sgd", "auto_s")}
-    monkeypatch.setattr("dpjax.cli.audit.SUBJECTS", two)
+    two = {name: subjects()[name] for name in ("dp_sgd", "auto_s")}
+    monkeypatch.setattr("dpjax.cli.audit.subjects", lambda: two)
     flags = [*FEW, "--json", "--output", str(tmp_path / "all.png")]
     assert main(["audit", "--all", *flags]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
