@@ -77,6 +77,11 @@ def by_platform(fn: Callable[..., Any], *args: Any) -> Any:
     """
     if (platform := _ASSUMED.get()) is not None:
         return fn(platform, *args)
+
+    def known(platform: Platform, *args: Any) -> Any:
+        with assumed(platform):  # so that what `fn` calls is traced for this one alone
+            return fn(platform, *args)
+
     return jax.lax.platform_dependent(
-        *args, cpu=partial(fn, CPU), tpu=partial(fn, TPU), default=partial(fn, GPU)
+        *args, cpu=partial(known, CPU), tpu=partial(known, TPU), default=partial(known, GPU)
     )

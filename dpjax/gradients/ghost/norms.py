@@ -237,21 +237,16 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
         arrays: arrays of one dtype, or of float32 and float64.
         rows: whether each row has a power of its own.
     """
-    stacks = arrays if rows else [x[None] for x in arrays]
-    largest = [jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0.0) for x in stacks]
     dtype = jnp.result_type(*arrays)
-    parts = (
-        [power_below(x) for x in largest]
-        if len({x.dtype for x in arrays}) > 1
-        else [power_below(jnp.concatenate(largest))]
-    )
-    powers = jnp.concatenate([x.astype(dtype) for x in parts])
-    near, start = [], 0
-    for x, stack in zip(arrays, stacks, strict=True):
-        power = powers[start : start + len(stack)].astype(x.dtype)
+    near, powers = [], []
+    for x in arrays:
+        stack = x if rows else x[None]
+        # Of each array by itself: the loops of arrays of one shape are then the same, and compiled
+        # once.
+        power = power_below(jnp.max(jnp.abs(stack), axis=tuple(range(1, stack.ndim)), initial=0.0))
         near.append(x / (power.reshape((-1,) + (1,) * (x.ndim - 1)) if rows else power[0]))
-        start += len(stack)
-    return near, powers
+        powers.append(power.astype(dtype))
+    return near, jnp.concatenate(powers)
 
 
 def power_below(x: jax.Array) -> jax.Array:
