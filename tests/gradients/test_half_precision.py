@@ -162,6 +162,13 @@ def test_the_bound_holds_in_half_precision():
     check(hand_written(), "bfloat16", False, ["vmap", "ghost"])
 
 
+def test_the_bound_holds_in_mixed_precision():
+    """Programs that the second pass rounds in another way, and one that it does not."""
+    some = {name: hand_written()[name] for name in ("gated", "shifted", "convolution")}
+    check(some, "bfloat16", True, ["vmap", "ghost", "ghost_two_pass"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -15,7 +15,7 @@ from tests.gradients.compare import assert_close
 from tests.gradients.drawn import drawn_of
 
 B = 10
-CHUNKS = (None, 1, 3, 4)
+CHUNKS = (None, 1, 3, pytest.param(4, marks=pytest.mark.slow))
 PARAMS = softmax.make_params()
 DATA = softmax.make_data(B)
 WEIGHTS = np.linspace(-1.0, 2.0, B).astype(np.float32)
@@ -187,6 +187,7 @@ def test_a_part_and_packed_rows_give_the_gradients_of_the_whole(chunk):
     data = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
     ones = jnp.ones(24)
 
+    @jax.jit
     def total(rows, drawn):
         grads = grads_of(w, rows, drawn, key)
         return grads.weighted_sum(ones[: grads.real.shape[0]])

@@ -220,7 +220,7 @@ def test_halves_join_and_states_become_an_array(tmp_path):
         np.testing.assert_array_equal(after[path], before[path] + trained, err_msg=path)
     tokens = np.asarray(batch()[0])
     states = models.cache_states(halves.prefix, halves.prefix_params, tokens, tmp_path)
-    expected = jax.vmap(halves.prefix.apply, (None, 0))(halves.prefix_params, tokens)
+    expected = fast_jit(jax.vmap(halves.prefix.apply, (None, 0)))(halves.prefix_params, tokens)
     np.testing.assert_allclose(np.asarray(states), expected, atol=1e-6)
     assert np.asarray(states, np.float64).dtype == np.float64
     for row in range(4):
@@ -251,7 +251,7 @@ def test_a_prefix_is_keys_and_values_before_those_of_the_tokens():
     # What is generated, with a memory, is what the whole sequence says.
     greedy = models.generate(network, params, np.array([[3, 4]]), steps=2, end=0)[0]
     tokens = jnp.array([3, 4, greedy[0], -1, -1, -1])
-    logits = network.apply(params, tokens)
+    logits = fast_jit(network.apply)(params, tokens)
     assert [int(t) for t in greedy] == [int(jnp.argmax(row)) for row in logits[1:3]]
     own, frozen = models.split(params, ["*/prefix_*"])
     examples = jnp.array([[3, 4, 5, 0, -1, -1], [1, 2, 3, 4, 5, 0]]), jnp.array([2, 3])
@@ -270,7 +270,7 @@ def test_mean_pooling_counts_real_tokens_alone():
     assert "pooler" not in params
     halves = models.cut(network, params, 3)
     tokens, _ = batch()
-    states = np.asarray(halves.prefix.apply(halves.prefix_params, tokens[1]), np.float64)
+    states = np.float64(fast_jit(halves.prefix.apply)(halves.prefix_params, tokens[1]))
     classifier = params["classifier"]
     expected = states[:4].mean(axis=0) @ classifier["kernel"] + classifier["bias"]
-    np.testing.assert_allclose(network.apply(params, tokens[1]), expected, atol=1e-5)
+    np.testing.assert_allclose(fast_jit(network.apply)(params, tokens[1]), expected, atol=1e-5)
