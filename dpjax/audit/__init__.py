@@ -1,4 +1,4 @@
-"""Audits: empirical lower bounds on epsilon, beside the epsilon that is claimed."""
+"""Audits: empirical lower bounds on epsilon, compared with the claimed epsilon."""
 
 from dpjax.audit.bounds import claimed_tradeoff, measured_tradeoff
 from dpjax.audit.claims import Claim, Finding, PrintedEpsilon, claim_of, with_noise_times

@@ -1,7 +1,7 @@
 """Lower bounds on epsilon from scores, and trade-off curves.
 
-The bounds are those of Clopper and Pearson for many draws, and those of one run with many canaries.
-A trade-off curve shows the errors an attack makes, or those that a claim forces on it.
+One bound uses Clopper and Pearson's limits on many draws, the other one run with many canaries. A
+trade-off curve shows the errors that an attack makes, or the errors that a claim forces it to make.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ __all__ = [
     "measured_tradeoff",
 ]
 
-_CHOOSING = 0.3  # the part of the scores that chooses their threshold
-_SEED = 0  # which scores those are
-_CANDIDATES = 120  # thresholds that are tried, evenly over the scores, and at either end
+_CHOOSING = 0.3  # the share of the scores that is used to choose the threshold
+_SEED = 0  # selects those scores
+_CANDIDATES = 120  # thresholds tried, evenly over the scores, and at either end
 
 
 def bound_of_draws(
@@ -33,25 +33,26 @@ def bound_of_draws(
     suspects: int = 1,
     choosing: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> float:
-    """Returns a lower bound on epsilon from independent draws of either world.
+    """Returns a lower bound on epsilon from independent draws with and without the canary.
 
     ``log((P(score > t | with) - delta) / P(score > t | without))``, or with the worlds exchanged,
-    with Clopper and Pearson's limits for both probabilities; t and the direction are chosen on
-    draws that the limits are not computed from.
+    with Clopper and Pearson's limits for both probabilities. The threshold t and the direction are
+    chosen on draws that the limits do not use.
 
-    With suspects, the canary of each draw was one of m, all as often, and a score counts only if
-    the attack also named the right one: where it did not, the score is -inf. Without the canary the
-    name is right once in m times whatever the release, so that the second probability is
-    ``P(score > t | without) / m``: this shows breaks that are m times rarer than one in the number
-    of draws.
+    With suspects, the canary of each draw is one of m, each equally often, and a score counts only
+    if the attack also names the right one; otherwise it is -inf. Without the canary, any name is
+    right with probability 1/m whatever the release, so the second probability is
+    ``P(score > t | without) / m``. This detects violations m times rarer than one in the number of
+    draws.
 
     Args:
         with_canary: a score for each draw with the canary.
         without: a score for each draw without it.
-        confidence: the probability with which the bound holds, as 0.99.
+        confidence: the probability with which the bound holds, such as 0.99.
         delta: the delta of the claim.
-        suspects: m, how many canaries it could have been.
-        choosing: scores of other draws with and without, which choose t; None takes 30% of these.
+        suspects: m, the number of possible canaries.
+        choosing: scores of other draws, with and without the canary, used to choose t; None uses
+            30% of the scores above.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -69,7 +70,7 @@ def bound_of_draws(
     likely_draws, rare_draws = len(with_canary), len(without)
 
     def epsilon(likely: np.ndarray, rare: np.ndarray) -> np.ndarray:
-        """Returns the bound for shares of draws, each limit with half of the risk."""
+        """Returns the bound for shares of draws; each limit gets half of the risk."""
         risk = (1 - confidence) / 2
         k, n = likely * likely_draws, likely_draws
         lower = np.where(k > 0, betaincinv(np.maximum(k, 1e-9), n - k + 1, risk), 0.0)
@@ -81,10 +82,11 @@ def bound_of_draws(
     for exchanged in (False, True) if suspects == 1 else (False,):
         first, second = _worlds(choosing[0], choosing[1], exchanged)
         at = _thresholds(first, second)
-        # One more: a score that no draw has reached yet is not impossible for that.
+        # Count one more: a score that no draw has reached is not impossible.
         promise = epsilon(_above(first, at), np.minimum(_above(second, at) + 1 / len(second), 1))
-        # Of those that promise nearly as much the middle one: at the edges few draws decide. Of
-        # names the highest: where scores without the canary end, a little further is much rarer.
+        # Of the thresholds that are nearly as good, take the middle one, since few draws decide at
+        # the edges. With names, take the highest: past the scores without the canary, a slightly
+        # higher score is much rarer.
         room, part = (0.02, 0.5) if suspects == 1 else (0.1, 1.0)
         good = np.flatnonzero(promise >= promise.max() - room)
         place = good[int(part * (len(good) - 1))]
@@ -105,11 +107,11 @@ def _worlds(ones: np.ndarray, zeros: np.ndarray, exchanged: bool) -> tuple[np.nd
 
 
 def _thresholds(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns scores over their whole range, and all that are highest."""
+    """Returns scores spread over their whole range, and all of the highest ones."""
     every = np.sort(np.concatenate([first, second]))
     even = every[np.linspace(0, len(every) - 1, _CANDIDATES).astype(int)]
     at = np.unique(np.concatenate([even, every[-_CANDIDATES:], np.sort(second)[-_CANDIDATES:]]))
-    return at[np.isfinite(at)]  # -inf is a name that was wrong, and never counts
+    return at[np.isfinite(at)]  # -inf marks a wrong name, and never counts
 
 
 def _above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
@@ -120,11 +122,11 @@ def _above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 def bound_of_one_run(
     included: np.ndarray, excluded: np.ndarray, confidence: float, delta: float
 ) -> float:
-    """Returns a lower bound on epsilon from one run with many canaries, each in by a fair coin.
+    """Returns a lower bound on epsilon from one run with many canaries, each included by a coin.
 
     Args:
         included: scores of the canaries that were trained on.
-        excluded: scores of those that were not.
+        excluded: scores of the canaries that were not.
         confidence: the probability with which the bound holds.
         delta: the delta of the claim.
 
@@ -138,7 +140,7 @@ def bound_of_one_run(
 
 
 def check_confidence(confidence: float) -> None:
-    """Refuses a confidence that is no better than a coin.
+    """Raises ValueError unless a confidence lies between 0.5 and 1.
 
     >>> check_confidence(0.4)
     Traceback (most recent call last):
@@ -179,7 +181,7 @@ def measured_tradeoff(included: np.ndarray, excluded: np.ndarray) -> tuple[np.nd
 def claimed_tradeoff(
     claims: Sequence[tuple[float, float]], false_positive: np.ndarray
 ) -> np.ndarray:
-    """Returns the least false negative rate that claims allow at given false positive rates.
+    """Returns the smallest false negative rate that claims allow at given false positive rates.
 
     ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``, the largest over the claims.
 

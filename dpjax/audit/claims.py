@@ -1,4 +1,4 @@
-"""What an audit compares: the epsilon that is claimed, and the lower bound that was found."""
+"""What an audit compares: the claimed epsilon, and the lower bound that an attack found."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Claim(NamedTuple):
 
     Attributes:
         epsilon: the claim.
-        source: "accounted", or "printed": a paper's formula for what has no guarantee.
+        source: "accounted", or "printed" for a paper's formula where there is no guarantee.
 
     Example:
         >>> Claim(epsilon=2.0, source="printed")
@@ -45,14 +45,13 @@ def claim_of(
 
     Args:
         method: the method.
-        rate: the probability with which a step takes an example; 1 for every step.
+        rate: the probability with which a step takes an example; 1 if every step does.
         steps: how many steps are released.
         delta: the target.
-        printed: the claim to test where the accounting has none, because the method
-            has no guarantee.
+        printed: the formula to test if the method has no guarantee, and so no accounting.
 
     Raises:
-        ValueError: the method has no guarantee, and `printed` is None.
+        ValueError: if the method has no guarantee, and `printed` is None.
 
     Example:
         >>> import dpjax
@@ -69,16 +68,16 @@ def claim_of(
 
 
 def with_noise_times(method: Noisy, factor: float) -> Noisy:
-    """Returns the method with all its noise, gradient and statistic jointly, times a factor.
+    """Returns the method with the noise of both gradient and statistic multiplied by a factor.
 
-    A factor below 1 breaks the claim of the original method, which an audit must find.
+    A factor below 1 breaks the claim of the original method, which an audit must detect.
 
     Args:
         method: the method.
-        factor: what the noise is multiplied by, > 0.
+        factor: the factor, > 0.
 
     Returns:
-        The method with other noise; all else is unchanged.
+        The method with the new noise; everything else is unchanged.
 
     Example:
         >>> import dpjax
@@ -104,14 +103,14 @@ class Finding:
         claimed: the epsilon that is claimed at `delta`.
         source: who claims it: "accounted", or "printed" where there is no guarantee.
         bound: the lower bound on epsilon.
-        confidence: the probability with which the bound holds, together with the others that were
-            computed of the same draws.
+        confidence: the probability with which this bound and the others computed from the same
+            draws all hold.
         tried: how many bounds hold together with that confidence; the best is reported.
-        delta: the delta of both.
-        draws: how many scores there are of each world.
+        delta: the delta of claim and bound.
+        draws: how many scores there are in each world.
         included: scores with the canary; -inf where the attack named another one.
         excluded: scores without it.
-        claim_at: the epsilon that is claimed at another delta.
+        claim_at: returns the epsilon that is claimed at another delta.
     """
 
     name: str
@@ -135,5 +134,5 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """One word on it: "holds" says no more than that this attack did not refute the claim."""
+        """The verdict in one word; "holds" only means that this attack did not refute the claim."""
         return "REFUTED" if self.refuted else "holds"

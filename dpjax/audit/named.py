@@ -1,4 +1,4 @@
-"""Audits of a method by its name: all attacks, each beside the same attack on weakened noise."""
+"""Audits of a method by name: all attacks, each also made on a twin with weaker noise."""
 
 import zlib
 from collections.abc import Callable
@@ -17,20 +17,20 @@ __all__ = ["ATTACKS", "HALVED", "AuditPlan", "Row", "audit_named"]
 
 ATTACKS = ("step", "training")
 HALVED = 0.5
-"""What the noise of a twin is multiplied by."""
+"""The factor on the noise of a twin."""
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What is done to each method.
+    """The attacks made on each method.
 
     Args:
-        attacks: of `ATTACKS`.
-        step: how much is drawn of a step.
+        attacks: names in `ATTACKS`.
+        step: how many releases the audit of a step draws.
         training: how large the trainings are.
-        noise: what the noise is multiplied by, behind the back of the claim.
-        noise_multiplier: sigma, or sigma_0, of the step that is claimed for.
-        twins: the attacks that are also made on a twin with half the noise, which they must find.
+        noise: a factor on the noise that the claim does not know about.
+        noise_multiplier: sigma, or sigma_0, that the claim for a step assumes.
+        twins: the attacks that are also made on a twin with half the noise, which they must refute.
 
     Example:
         >>> AuditPlan(attacks=("step",)).bounds_of(methods=20)
@@ -54,17 +54,17 @@ class AuditPlan:
             object.__setattr__(self, place, _checks.positive(place, getattr(self, place)))
 
     def bounds_of(self, methods: int) -> int:
-        """Returns how many lower bounds on claims come of so many methods."""
+        """Returns how many lower bounds an audit of so many methods computes."""
         return methods * (("step" in self.attacks) + 2 * ("training" in self.attacks))
 
 
 @dataclass(frozen=True)
 class Row:
-    """A finding, and what the same attack found of the twin with half the noise.
+    """A finding, and that of the same attack on the twin with half the noise.
 
     Attributes:
-        finding: the method's.
-        twin: None where there was none.
+        finding: the finding on the method.
+        twin: the finding on the twin; None if there was no twin.
     """
 
     finding: Finding
@@ -72,7 +72,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """ "holds", "REFUTED", or "no teeth": the attack would not have seen half the noise."""
+        """ "holds", "REFUTED", or "no teeth" if the attack did not even refute half the noise."""
         if self.finding.refuted:
             return "REFUTED"
         toothless = self.twin is not None and not self.twin.refuted
@@ -80,7 +80,7 @@ class Row:
 
     @property
     def alarming(self) -> bool:
-        """Whether an accounted claim is refuted, or the audit could not have told."""
+        """Whether an accounted claim is refuted, or the audit was too weak to tell."""
         return self.finding.source == "accounted" and self.verdict != "holds"
 
 
@@ -97,13 +97,13 @@ def audit_named(
     Args:
         name: a name in `dpjax.methods`.
         subject: its arguments, as in `subjects`.
-        seed: of every draw.
-        plan: what is done.
-        dataset: loads what the canaries of a training hide in.
+        seed: the seed of every draw.
+        plan: the attacks to make.
+        dataset: loads the data set among whose examples the canaries of a training hide.
         printed: the claim for a method without a guarantee.
 
     Returns:
-        The rows, with a twin's finding where `plan.twins` asks for one.
+        The rows, with a twin's finding if `plan.twins` asks for one.
 
     Raises:
         ValueError: if `plan.attacks` has "training" and `dataset` is None.

@@ -1,4 +1,4 @@
-"""Neighbouring pairs for one release: the same gradients with and without one more, the canary."""
+"""Neighbouring pairs for one release: the same gradients with and without the canary's."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ import numpy as np
 __all__ = ["DIMENSION", "PAIRS", "ROWS", "TURNING", "Pair", "lineup_like", "random_pairs"]
 
 ROWS = 4
-"""How many rows a batch has: the canary in the last, others or padding before it."""
+"""The rows of a batch: the canary comes last, other examples or padding before it."""
 
 DIMENSION = 8
-"""How many parameters there are, in two leaves of four."""
+"""The number of parameters, in two leaves of four."""
 
 _EVERYWHERE = np.full(DIMENSION, DIMENSION**-0.5, np.float32)
 _OPPOSED = _EVERYWHERE * np.repeat([1, -1], DIMENSION // 2).astype(np.float32)
@@ -19,11 +19,11 @@ _FIRST, _SECOND = np.eye(2, DIMENSION, dtype=np.float32)
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A canary, and who else is there.
+    """A canary and the other examples of its batch.
 
     Attributes:
-        name: what is special about it.
-        others: gradients of the other examples, (k, d) with k < `ROWS`; they never change.
+        name: describes the pair.
+        others: gradients of the other examples, (k, d) with k < `ROWS`; the same at every step.
         canary: the canary's gradient at each step, (T, d).
 
     Example:
@@ -37,23 +37,23 @@ class Pair:
     canary: np.ndarray
 
     def repeated(self, steps: int) -> "Pair":
-        """Returns the pair watched for so many steps; a pair of one step only."""
+        """Returns a pair of one step, watched for `steps` steps."""
         return Pair(self.name, self.others, np.repeat(self.canary, steps, axis=0))
 
     @property
     def steps(self) -> int:
-        """T, how many steps the pair is watched for."""
+        """T, the number of steps for which the pair is watched."""
         return len(self.canary)
 
     def batches(self) -> np.ndarray:
-        """Returns the gradients of all rows at each step, (T, rows, d); free rows are zero."""
+        """Returns the gradients of all rows at each step, (T, rows, d); unused rows are zero."""
         found = np.zeros((self.steps, ROWS, DIMENSION), np.float32)
         found[:, : len(self.others)] = self.others
         found[:, -1] = self.canary
         return found
 
     def mask(self) -> np.ndarray:
-        """Returns 1 for the rows of the others, 0 for free rows and for the canary."""
+        """Returns 1 for the rows of the other examples, 0 for unused rows and for the canary."""
         return (np.arange(ROWS) < len(self.others)).astype(np.float32)
 
 
@@ -62,12 +62,12 @@ def _alone(name: str, canary: np.ndarray) -> Pair:
 
 
 def random_pairs(rng: np.random.Generator, steps: int, count: int = 4) -> list[Pair]:
-    """Returns canaries alone, of random norms from 0.1 to 30 and random directions.
+    """Returns canaries alone in their batch, with random directions and norms from 0.1 to 30.
 
     Args:
-        rng: draws both.
-        steps: how many steps they are watched for.
-        count: how many there are.
+        rng: draws norms and directions.
+        steps: the number of steps for which they are watched.
+        count: the number of pairs.
     """
     found = []
     for _ in range(count):
@@ -79,9 +79,9 @@ def random_pairs(rng: np.random.Generator, steps: int, count: int = 4) -> list[P
 
 
 def lineup_like(pair: Pair) -> list[Pair]:
-    """Returns the canaries that an attack tells apart: as long as a pair's, along each axis.
+    """Returns the canaries that an attack must tell apart: two per parameter, one up, one down.
 
-    Two for each parameter, one up and one down.
+    Each has the norm of the pair's canary and lies along one axis.
     """
     lengths = np.linalg.norm(pair.canary.astype(np.float64), axis=1)
     return [
@@ -100,10 +100,10 @@ def _in_company(name: str, canary: np.ndarray) -> Pair:
 
 
 PAIRS = (
-    # Just below: a rule that drops what is longer gives these their greatest weight.
+    # Just below the threshold: a rule that drops longer gradients gives these their largest weight.
     *(_alone(f"alone, norm {n:g}", 0.9999 * n * _EVERYWHERE) for n in (0.03, 0.3, 1, 2, 3, 5, 10)),
     _alone("alone, huge", 1e4 * _EVERYWHERE),
-    # Noise that leaves share cancels along these.
+    # Noise that is shared between leaves cancels along these.
     *(_alone(f"alone, opposed leaves, norm {n:g}", 0.9999 * n * _OPPOSED) for n in (1, 3)),
     _alone("alone, opposed leaves, huge", 1e4 * _OPPOSED),
     _alone("alone, zero", np.zeros(DIMENSION, np.float32)),
@@ -112,7 +112,7 @@ PAIRS = (
     _in_company("with others, not a number", np.full(DIMENSION, np.nan, np.float32)),
     _in_company("with others, beyond float32", np.full(DIMENSION, 3e38, np.float32)),
 )
-"""Pairs of one step. Thresholds begin at 1, so that norms are in units of the first threshold."""
+"""Pairs of one step. Thresholds start at 1, so norms are in units of the first threshold."""
 
 TURNING = Pair("alone, turning round", PAIRS[0].others, np.stack([_EVERYWHERE, -_EVERYWHERE]))
-"""A canary whose gradient turns round: noise that comes twice leaves its difference bare."""
+"""A canary whose gradient changes sign: if noise repeats, the difference of two steps has none."""

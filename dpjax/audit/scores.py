@@ -1,7 +1,7 @@
-"""What tells two worlds apart: scores fitted to some releases, for use on others.
+"""Scores that tell two worlds apart, fitted to some releases and used on others.
 
-Scores tell whether the canary was there. Guesses also tell which of some canaries it was: what
-is rare and tells much, as noise that is missing now and then, shows in them.
+Scores say whether the canary was there. Guesses also say which of several canaries it was; they
+detect what is rare but revealing, such as noise that is missing now and then.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,22 @@ import numpy as np
 __all__ = ["FittedScore", "Guess", "LargestCoordinate", "NearestAtom", "by_mean", "by_spread"]
 
 Guess: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Takes releases (n, D) and returns which canary it was, indices (n,), and scores (n,)."""
+"""Maps releases (n, D) to guesses of which canary it was, indices (n,), and scores (n,)."""
 
-_CERTAIN = 1e12  # the score of a release that one world alone makes
+_CERTAIN = 1e12  # the score of a release that only one world makes
 
 
 @dataclass(frozen=True, eq=False)
 class FittedScore:
-    """A score ``sum_j (linear_j x_j + quadratic_j x_j^2)``; larger where the canary is.
+    """A score ``sum_j (linear_j x_j + quadratic_j x_j^2)``, larger with the canary than without.
 
-    A coordinate that is not finite counts as evidence by itself: for the world that makes more of
-    them.
+    A coordinate that is not finite is evidence for the world that produces more of them.
 
     Attributes:
         linear: (D,).
         quadratic: (D,).
-        centre: (D,), what is subtracted from x first, and stands for what is not finite.
-        broken: what each coordinate that is not finite adds.
+        centre: (D,), subtracted from x first; also replaces coordinates that are not finite.
+        broken: what each coordinate that is not finite adds to the score.
     """
 
     linear: np.ndarray
@@ -47,14 +46,14 @@ class FittedScore:
 
 
 def by_mean(without: np.ndarray, with_canary: np.ndarray) -> FittedScore:
-    """Fits Fisher's linear score ``(mu_1 - mu_0)^T S^-1 x``, S the covariance both worlds share.
+    """Fits Fisher's linear score ``(mu_1 - mu_0)^T S^-1 x``, with S the pooled covariance.
 
-    It is the likelihood ratio of two Gaussians of one covariance: of a sound release in particular.
+    It is the likelihood ratio of two Gaussians with the same covariance, as in a sound release.
     Noise that cancels between coordinates shows as a direction without variance.
 
     Args:
         without: releases (n, D) of the world without the canary.
-        with_canary: releases of the other.
+        with_canary: releases of the world with it.
     """
     centre, broken = _common(without, with_canary)
     zeros, ones = (_filled(x, centre) - centre for x in (without, with_canary))
@@ -68,12 +67,12 @@ def by_mean(without: np.ndarray, with_canary: np.ndarray) -> FittedScore:
 def by_spread(without: np.ndarray, with_canary: np.ndarray) -> FittedScore:
     """Fits a Gaussian to each coordinate in each world, and scores by their likelihood ratio.
 
-    ``sum_j ((x_j - mu_0j)^2 / v_0j - (x_j - mu_1j)^2 / v_1j) / 2``: it sees noise whose scale
-    depends on the data, which no linear score does.
+    ``sum_j ((x_j - mu_0j)^2 / v_0j - (x_j - mu_1j)^2 / v_1j) / 2``. Unlike a linear score, it
+    detects noise whose scale depends on the data.
 
     Args:
         without: releases (n, D) of the world without the canary.
-        with_canary: releases of the other.
+        with_canary: releases of the world with it.
     """
     centre, broken = _common(without, with_canary)
     zeros, ones = (_filled(x, centre) - centre for x in (without, with_canary))
@@ -87,13 +86,13 @@ def by_spread(without: np.ndarray, with_canary: np.ndarray) -> FittedScore:
 class NearestAtom:
     """Names the canary whose noiseless release is nearest; the nearer, the higher the score.
 
-    ``-min_i |(x - a_i) / s|`` over the gradient's coordinates, with a_i the mean release with
-    canary i and s the noise's deviation by coordinate. A release without its noise is at its atom;
-    in eight dimensions hardly any other is near one. Rounding to a grid that is fine beside the
-    noise changes distances little.
+    ``-min_i |(x - a_i) / s|`` over the gradient's coordinates, where the atom a_i is the mean
+    release with canary i and s the noise's standard deviation per coordinate. A release without its
+    noise lies on its atom; in eight dimensions hardly any other release is near one. Rounding to a
+    grid much finer than the noise changes distances little.
 
     Attributes:
-        atoms: (m, D), in deviations from the centre.
+        atoms: (m, D), in standard deviations from the centre.
         centre: (D,).
         scale: (D,).
     """
@@ -125,14 +124,14 @@ class NearestAtom:
 
 @dataclass(frozen=True, eq=False)
 class LargestCoordinate:
-    """Names the canary along the coordinate that is farthest out; the farther, the higher.
+    """Names the canary along the most extreme coordinate; the more extreme, the higher the score.
 
-    ``max_j |x_j - c_j| / s_j`` over the gradient's coordinates: noise with a short tail, in any
-    coordinate, does not reach where noise and canary together do.
+    ``max_j |x_j - c_j| / s_j`` over the gradient's coordinates. If the noise in any coordinate has
+    a short tail, it alone does not reach as far as noise and canary together.
 
     Attributes:
         up: (D,), the canary that raises a coordinate most.
-        down: (D,), the one that lowers it most.
+        down: (D,), the canary that lowers it most.
         centre: (D,).
         scale: (D,).
     """
@@ -144,7 +143,7 @@ class LargestCoordinate:
 
     @classmethod
     def fit(cls, without: np.ndarray, with_each: np.ndarray) -> "LargestCoordinate":
-        """Fits what each canary does; arguments as for `NearestAtom.fit`."""
+        """Fits the effect of each canary; arguments as for `NearestAtom.fit`."""
         atoms = NearestAtom.fit(without, with_each)
         up, down = np.argmax(atoms.atoms, axis=0), np.argmin(atoms.atoms, axis=0)
         return cls(up, down, atoms.centre, atoms.scale)
@@ -162,7 +161,7 @@ def _centre_and_scale(without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not len(kept):
         return np.zeros(without.shape[1]), np.ones(without.shape[1])
     spread = kept.std(0)
-    # Deviations that differ by chance alone are one: a tail that is cut ends at one place then.
+    # Deviations that differ only by chance are set equal, so that a cut tail ends at one place.
     alike = np.abs(spread - np.median(spread)) <= 4 * np.median(spread) / np.sqrt(2 * len(kept))
     spread = np.where(alike, spread[alike].mean() if alike.any() else 0.0, spread)
     return kept.mean(0), spread + 1e-9 * spread.max() + 1e-30
@@ -173,7 +172,7 @@ def _standard(x: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> np.ndarra
 
 
 def _common(without: np.ndarray, with_canary: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns the mean over both worlds, and what a coordinate that is not finite says."""
+    """Returns the mean over both worlds, and the score of a coordinate that is not finite."""
     both = np.concatenate([without, with_canary])
     finite = np.isfinite(both)
     centre = np.where(finite, both, 0.0).sum(0) / np.maximum(finite.sum(0), 1)

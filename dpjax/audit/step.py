@@ -25,28 +25,28 @@ from dpjax.mechanism import Release
 __all__ = ["StepAudit", "audit_release", "audit_step"]
 
 _DELTAS = (1e-4, 1e-2, 0.1, 0.3)
-"""Where the claim is tested besides the audit's own delta: rare and certain, or common and small.
+"""Further deltas at which the claim is tested, for rare large violations and common small ones.
 
-The epsilon of a hundred thousand draws says little at a small delta of a break that is small; at a
-large one it shows a bound that is a few percent short.
+At a small delta, a hundred thousand draws reveal little of a small violation; at a large delta they
+show a bound that is a few percent too small.
 """
 
-_MORE = 4  # so many times the pilot draws choose the threshold of an attack
-_MIDDLE = 0.1  # the delta at which few draws tell most
+_MORE = 4  # this many times the pilot draws are used to choose an attack's threshold
+_MIDDLE = 0.1  # the delta at which few draws reveal most
 
 
 @dataclass(frozen=True)
 class StepAudit:
-    """How much is drawn, and what is asked.
+    """How many releases are drawn, and the confidence and delta of the bound.
 
     Args:
-        draws: releases of each world behind the bound.
-        pilot: releases of each world and pair that choose the attack, and four times as many its
-            threshold; none of them counts later.
-        confidence: the probability with which all bounds that are tried hold together, whatever is
-            chosen of them.
-        delta: the delta at which claim and bound are compared first. A hundred
-            thousand draws show what happens with a probability of one in a thousand, not of 1e-5.
+        draws: releases of each world that the bound is computed from.
+        pilot: releases of each world and pair used to choose the attack; four times as many choose
+            its threshold. None of them is used for the bound.
+        confidence: the probability with which all bounds that are tried hold together, whichever
+            is reported.
+        delta: the delta at which claim and bound are compared first. A hundred thousand draws
+            reveal events with a probability of one in a thousand, not of 1e-5.
 
     Example:
         >>> StepAudit(draws=10_000).pilot
@@ -79,16 +79,16 @@ def audit_step(
     """Audits what a method releases in a step against what the accounting claims for it.
 
     Args:
-        method: the method; of one that stores every example, a data set of `dpjax.audit.ROWS`.
+        method: the method; if it stores momentum per example, for `dpjax.audit.ROWS` examples.
         key: the key of all draws.
-        audit: how much is drawn.
+        audit: how many releases are drawn.
         rate: the probability with which a step takes the canary.
-        steps: how many steps are watched and claimed for.
-        noise: what the noise is multiplied by, behind the back of the claim.
+        steps: how many steps are watched; the claim is for all of them.
+        noise: a factor on the noise that the claim does not know about.
         printed: the claim for a method without a guarantee.
 
     Returns:
-        The best lower bound on epsilon that was found, beside the claim.
+        The best lower bound on epsilon that was found, with the claim.
 
     Example:
         >>> import dpjax, jax
@@ -121,23 +121,23 @@ def audit_release(
 ) -> Finding:
     """Returns a lower bound on the epsilon of what is released for some neighbouring pairs.
 
-    Every pair, and a few of random norms, is tried with two scores on pilot draws; the best pair is
-    used with both on fresh draws. Two more scores guess which of sixteen canaries it was: by
-    the nearest noiseless release, and by the largest coordinate. All four are bounded at several
-    deltas, each with an equal share of the risk. What is reported is the best at `audit.delta`, or
-    if that refutes nothing, the one that refutes the claim most.
+    Every pair, and a few with random norms, is tried with two scores on pilot draws; the best pair
+    is used with both scores on fresh draws. Two more scores guess which of sixteen canaries it was:
+    by the nearest noiseless release, and by the largest coordinate. All four are bounded at several
+    deltas, each with an equal share of the risk. Reported is the best bound at `audit.delta` or, if
+    that refutes nothing, the bound that refutes the claim most.
 
     Args:
         name: the name in the finding.
         subject: what is audited; `dpjax.audit.subjects` shows the noisy statistic too.
-        claims: what is claimed for all steps of a pair, by delta.
+        claims: returns the claim for all steps of a pair at a delta.
         key: the key of all draws.
-        audit: how much is drawn.
-        pairs: the pairs, all of as many steps.
+        audit: how many releases are drawn.
+        pairs: the pairs, all with the same number of steps.
         rate: the probability with which a step takes the canary.
 
     Returns:
-        The best lower bound on epsilon that was found, beside the claim.
+        The best lower bound on epsilon that was found, with the claim.
 
     Example:
         >>> import dpjax, jax
@@ -213,7 +213,7 @@ def _attacks(
     audit: StepAudit,
     claimed: Mapping[float, Claim],
 ) -> list[_Attack]:
-    """Returns the scores that half of the pilot draws gave, and what the other half promises."""
+    """Returns scores fitted to half of the pilot draws, and the bounds the other half suggests."""
     half = audit.pilot // 2
     without: dict[bytes, np.ndarray] = {}  # the same for all pairs with the same others
     found = []
@@ -236,13 +236,13 @@ def _attacks(
 
 
 def _loudest(attacks: Sequence[_Attack]) -> Pair:
-    """Returns the pair, of those whose canary has a finite norm, that moves the release most."""
+    """Returns the pair that moves the release most, among canaries with a finite norm."""
     heard = [a for a in attacks if np.all(np.abs(a.pair.canary) < 1e30)]
     return max(heard, key=lambda a: a.shift).pair
 
 
 def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> list[_Scores]:
-    """Returns what both scores make of the best pair."""
+    """Returns the values of both scores on the best pair."""
 
     def worlds(key: jax.Array, count: int) -> list[np.ndarray]:
         return [draw(attack.pair, w, jax.random.fold_in(key, w), count) for w in (True, False)]
@@ -261,7 +261,7 @@ def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> l
 
 
 def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[_Scores]:
-    """Returns the scores of guesses which canary of a line-up it was."""
+    """Returns the scores of guesses of which canary in a line-up it was."""
     lineup = lineup_like(pair)
     suspects = len(lineup)
 
@@ -286,6 +286,6 @@ def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[
 
 
 def _gradients(releases: np.ndarray, steps: int) -> np.ndarray:
-    """Returns the noisy gradients of all steps, without the statistics beside them."""
+    """Returns the noisy gradients of all steps, without the statistics."""
     by_step = releases.reshape(len(releases), steps, -1)[:, :, :DIMENSION]
     return by_step.reshape(len(releases), -1)

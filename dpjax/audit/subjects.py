@@ -1,6 +1,6 @@
 """What is audited: a method with its arguments, and many draws of what it releases.
 
-An adaptive threshold also releases its noisy statistic, so the audit keeps it in view.
+An adaptive threshold also releases its noisy statistic, so the audit watches that too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,13 @@ class Subject:
     """How a method is audited.
 
     Attributes:
-        arguments: of its constructor, beyond the noise and the length of the run.
+        arguments: its constructor's arguments, except the noise and the length of the run.
         rate: the probability with which each watched step takes the canary.
         steps: how many steps are watched.
         sampling: how its training samples.
-        batch_size: of its training, unless that takes all examples at every step.
-        canaries: of its training; about half of them are trained on.
-        printed: whether its claim is a paper's formula, since it has no guarantee.
+        batch_size: the batch size of its training, unless every step takes all examples.
+        canaries: the number of canaries in its training; about half of them are trained on.
+        printed: whether its claim is a paper's formula, because it has no guarantee.
 
     Example:
         >>> Subject({"threshold": 0.5}).method("dp_sgd", noise_multiplier=1.0).threshold
@@ -78,7 +78,7 @@ _SPECIAL = {
     "global_": Subject({"z": 3.0}),
     "lin_transfer": Subject({"thresholds": [1.0, 0.8]}),
     "psasc_momentum_full_batch": Subject(sampling="full"),
-    # The printed formula counts epochs of sampled batches: one epoch of four steps is watched.
+    # The printed formula counts epochs of sampled batches, so one epoch of four steps is watched.
     "auto_dp_sgd": Subject(
         {"decay": "linear"}, rate=0.25, steps=4, batch_size=20, canaries=200, printed=True
     ),
@@ -107,7 +107,7 @@ class _WatchedState(NamedTuple):
 
 @dataclass(frozen=True)
 class _Watched(Threshold[_WatchedState]):
-    """The threshold `inner`, with the last noisy sum in its state."""
+    """The threshold `inner`, which also keeps the last noisy sum in its state."""
 
     inner: Threshold[Any]
 
@@ -133,13 +133,13 @@ class _Watched(Threshold[_WatchedState]):
 
 
 def watched(subject: Release) -> Release:
-    """Returns the subject with its noisy statistic in the state; it releases what it did before.
+    """Returns the subject with its noisy statistic in the state; its release is unchanged.
 
     Args:
         subject: what is audited.
 
     Returns:
-        The subject itself if it has no statistic.
+        The watched subject; the subject itself if it has no statistic.
 
     Example:
         >>> import dpjax
@@ -153,7 +153,7 @@ def watched(subject: Release) -> Release:
 
 
 def watched_statistic(opt_state: optax.OptState) -> jax.Array:
-    """Returns the noisy statistic of the last step, (m,); (0,) where there is none."""
+    """Returns the noisy statistic of the last step, (m,); (0,) if there is none."""
     nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, _WatchedState))
     found = [node.noisy for node in nodes if isinstance(node, _WatchedState)]
     return found[0] if found else jnp.zeros(0)
@@ -162,11 +162,11 @@ def watched_statistic(opt_state: optax.OptState) -> jax.Array:
 BATCH_SIZE = 32
 """The expected batch size; every release is divided by it, however many rows there are."""
 
-_AT_ONCE = 4_000  # always the same, so that it compiles once
+_AT_ONCE = 4_000  # draws per call; always the same, so that it compiles once
 
 
 class Auditable(Protocol):
-    """What can be audited: a `dpjax.Mechanism`, or anything that is used like one."""
+    """What can be audited: a `dpjax.Mechanism`, or anything with the same interface."""
 
     def transformation(
         self, sampling: float, key: chex.PRNGKey
@@ -175,25 +175,25 @@ class Auditable(Protocol):
 
 
 class Draw(Protocol):
-    """Independent releases, (count, T D) in float64, of a pair or of one of some pairs."""
+    """Draws independent releases, (count, T D) in float64, of a pair or of several in turn."""
 
     def __call__(
         self, pair: Pair | Sequence[Pair], present: bool, key: jax.Array, count: int
     ) -> np.ndarray:
-        """Returns releases; of several pairs with the same others, draws take turns."""
+        """Returns releases; with several pairs, which must have the same others, in turn."""
 
 
 def releases_of(subject: Auditable, rate: float = 1.0) -> Draw:
     """Returns ``draw(pair, present, key, count)``: independent releases, (count, T D) in float64.
 
-    A release is all that T steps make public: the noisy gradients, and the noisy statistics of a
-    `watched` threshold. The loss is linear, ``<params, example>``, so that an example is its own
-    gradient; everything from the loss to the release is the code that trains.
+    A release is everything that T steps make public: the noisy gradients, and the noisy statistics
+    of a `watched` threshold. The loss is linear, ``<params, example>``, so an example is its own
+    gradient; from the loss to the release, the code is the code that trains.
 
     Args:
         subject: what is audited.
-        rate: the probability with which each step takes the canary, independently; the others take
-            part always, which the accounting of Poisson sampling covers.
+        rate: the probability with which each step takes the canary, independently. The other
+            examples always take part, which the accounting of Poisson sampling covers.
     """
 
     def one(key: jax.Array, batches: jax.Array, others: jax.Array, present: jax.Array) -> jax.Array:
@@ -210,7 +210,7 @@ def releases_of(subject: Auditable, rate: float = 1.0) -> Draw:
             seen += [*jax.tree.leaves(updates), watched_statistic(state)]
         return jnp.concatenate([jnp.ravel(part) for part in seen])
 
-    # Pairs are arguments, so that all of as many steps share one compilation.
+    # Pairs are arguments, so that all pairs with the same number of steps share one compilation.
     many = jax.jit(jax.vmap(one, in_axes=(0, 0, None, None)))
 
     def draw(pair: Pair | Sequence[Pair], present: bool, key: jax.Array, count: int) -> np.ndarray:
@@ -228,7 +228,7 @@ def releases_of(subject: Auditable, rate: float = 1.0) -> Draw:
 
 
 def _parts(flat: jax.Array) -> dict[str, jax.Array]:
-    """Returns the last axis in two leaves, so that there are layers to clip by."""
+    """Splits the last axis into two leaves, so that there are layers to clip by."""
     half = DIMENSION // 2
     return {"first": flat[..., :half], "second": flat[..., half:]}
 

@@ -21,17 +21,17 @@ from dpjax.train import Experiment, Plan, Result, resolve, train
 
 __all__ = ["Planted", "TrainingAudit", "audit_training", "plant"]
 
-_LOUD = 300.0  # a canary's own feature: its gradient is beyond any threshold until it is learned
+_LOUD = 300.0  # a canary's own feature; its gradient exceeds any threshold until it is learned
 
 
 class Planted(NamedTuple):
     """A data set with some of the canaries in it.
 
     Attributes:
-        dataset: features and, behind them, a feature for each canary.
-        x: the inputs of all canaries, those that were left out too.
+        dataset: the data set, with one more feature for each canary.
+        x: the inputs of all canaries, including those left out.
         y: their labels.
-        included: which of them are in the training examples.
+        included: which canaries are among the training examples.
     """
 
     dataset: Dataset
@@ -41,15 +41,15 @@ class Planted(NamedTuple):
 
 
 def plant(dataset: Dataset, count: int, rng: np.random.Generator) -> Planted:
-    """Returns a data set with canaries, each of them in by its own fair coin.
+    """Returns a data set with canaries, each included by its own fair coin.
 
-    A canary has one feature that is its own and no other, and a random label. The gradients of a
-    linear model for two canaries share their bias alone.
+    A canary has one feature, which no other example has, and a random label. In a linear model, the
+    gradients of two canaries overlap only in the bias.
 
     Args:
         dataset: the examples among which they hide.
-        count: how many canaries there are.
-        rng: the coins and labels; they belong to the attack and not to the training.
+        count: the number of canaries.
+        rng: draws coins and labels, which belong to the attack and not to the training.
 
     Example:
         >>> x, y = np.ones((5, 2, 2, 1), np.uint8), np.zeros(5, np.int32)
@@ -83,13 +83,13 @@ def _widened(split: Split, count: int) -> Split:
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """How large the training is, and what is asked.
+    """The size of the training, and the confidence and delta of the bound.
 
     Args:
         examples: how many examples of the data set the canaries hide among.
-        epsilon: what the training claims; of a method without a guarantee, its sigma_0 is 1.
+        epsilon: what the training claims; a method without a guarantee uses sigma_0 = 1 instead.
         epochs: how long it trains.
-        delta: of the claim and of the bound.
+        delta: the delta of claim and bound.
         confidence: the probability with which the bound holds.
 
     Example:
@@ -123,17 +123,18 @@ def audit_training(
 ) -> tuple[Finding, Finding]:
     """Trains once with canaries and returns two lower bounds on the epsilon of that run.
 
-    "one run" knows the first and the last parameters: the movement along a canary's first gradient,
-    ``<w_0 - w_T, g_i(w_0)> / |g_i(w_0)|``, which under SGD is the sum of all released gradients.
-    "final model" knows the last parameters only as a function: minus the canary's loss.
+    "one run" sees the first and the last parameters. Its score is the movement along a canary's
+    first gradient, ``<w_0 - w_T, g_i(w_0)> / |g_i(w_0)|``; under SGD, w_0 - w_T is the sum of all
+    released gradients. "final model" can only evaluate the last model; its score is minus the
+    canary's loss.
 
     Args:
         name: a name in `dpjax.methods`.
         subject: its arguments.
-        dataset: what the canaries hide in.
-        seed: of the canaries and of the training.
-        audit: how large it is.
-        noise: what the noise is multiplied by, behind the back of the claim.
+        dataset: the data set among whose examples the canaries hide.
+        seed: the seed of the canaries and of the training.
+        audit: the size of the training.
+        noise: a factor on the noise that the claim does not know about.
         printed: the claim for a method without a guarantee.
 
     Returns:
@@ -209,7 +210,8 @@ def _scores(last: Any, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
     logits = planted.x @ kernel + bias
     rows = np.arange(len(planted.y))
     losses = logsumexp(logits, axis=1) - logits[rows, planted.y]
-    # The parameters begin at zero: all classes are as likely, and the gradient is their product.
+    # The parameters start at zero, so all classes are equally likely, and the gradient is the outer
+    # product of the input and the error.
     residual = np.full(logits.shape, 1 / planted.dataset.classes)
     residual[rows, planted.y] -= 1
     movement = -np.sum((planted.x @ kernel) * residual, axis=1)
@@ -217,7 +219,7 @@ def _scores(last: Any, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_zeros(file: Path, planted: Planted) -> None:
-    """Writes the parameters that the training begins with, which the attack therefore knows."""
+    """Writes the initial parameters of the training, which the attack therefore knows."""
     classes = planted.dataset.classes
     shapes = {"dense/kernel": (*planted.dataset.shape, classes), "dense/bias": (classes,)}
     zeros: dict[str, Any] = {path: np.zeros(shape) for path, shape in shapes.items()}

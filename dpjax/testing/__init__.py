@@ -1,4 +1,4 @@
-"""The contract of rules and thresholds, as checks that a rule written elsewhere can call too."""
+"""Checks of the contract of rules and thresholds, also for those written outside the package."""
 
 from dpjax._contract import SLACK, ContractViolation
 from dpjax.testing.rules import check_rule

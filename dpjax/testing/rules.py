@@ -27,22 +27,22 @@ __all__ = ["check_rule"]
 
 
 def check_rule(rule: Rule, seed: int = 0) -> None:
-    """Holds a rule to its contract; raises `ContractViolation` naming what is broken, and where.
+    """Raises `ContractViolation`, naming what is broken and where, unless a rule is sound.
 
-    Checked: frozen and serialisable; an example's weight is the same alone and in batches of many
-    sizes; weights finite and not negative for every norm (0, subnormal, huge, infinite) and 0 for
-    +inf; ``weight * norm <= bound (1 + SLACK)`` in float64, at about a million points:
-    norms of 0 to 4 c in steps of 5e-4 c and of 1e-10 to 1e10 in steps of 0.3% at 32 thresholds,
-    and some norms at thresholds from 1e-8 to 1e8 in steps of 0.5%; jit changes nothing; groups
-    broadcast; the sum over a batch equals a loop. With hypothesis installed, it searches on, and
-    what is reported is the simplest counterexample that it finds.
+    The checks: the rule is frozen and serialisable; an example's weight is the same alone and in
+    batches of many sizes; weights are finite and not negative for every norm (0, subnormal, huge,
+    infinite), and 0 for +inf; ``weight * norm <= bound (1 + SLACK)`` in float64 at about a million
+    points; jit changes nothing; groups broadcast; the sum over a batch equals a loop. The points
+    are norms from 0 to 4 c in steps of 5e-4 c and from 1e-10 to 1e10 in steps of 0.3% at 32
+    thresholds, and some norms at thresholds from 1e-8 to 1e8 in steps of 0.5%. If hypothesis is
+    installed, it continues the search and reports the simplest counterexample it finds.
 
     Args:
         rule: the rule.
-        seed: of the points, which lie at random within their steps.
+        seed: the seed of the points, which are random within their steps.
 
     Raises:
-        ContractViolation: the rule breaks the contract.
+        ContractViolation: if the rule breaks the contract.
 
     Example:
         >>> import dpjax
@@ -53,7 +53,7 @@ def check_rule(rule: Rule, seed: int = 0) -> None:
 
 
 class _Checked:
-    """One rule under check: its compiled functions, and what is drawn for it."""
+    """One rule under check: its compiled functions and random numbers."""
 
     def __init__(self, rule: Rule, seed: int) -> None:
         self.rule, self.seed, self.rng = rule, seed, np.random.default_rng(seed)
@@ -79,7 +79,7 @@ class _Checked:
     def points(self, norms: np.ndarray, c: np.ndarray) -> None:
         """Checks the weights of norms (N, K) at thresholds (K,)."""
         norms, c = norms.astype(np.float32), c.astype(np.float32)
-        # Rows of a batch are the one axis, groups the other.
+        # One axis holds the rows of a batch, the other the groups.
         weights = np.asarray(self.weight(norms, c))
         bounds = np.broadcast_to(np.asarray(self.bound(c), np.float64), c.shape)
         sound = np.isfinite(bounds) & (bounds > 0)
@@ -88,7 +88,7 @@ class _Checked:
         broken = broken_weight(norms, weights, bounds)
         if broken.any():
             rows, columns = np.nonzero(broken)
-            # The threshold nearest to 1, and of its norms the nearest to it.
+            # The threshold nearest to 1, and the norm nearest to that threshold.
             far = np.abs(np.log(np.clip(norms[rows, columns] / c[columns], 1e-30, 1e30)))
             worst = int(np.argmin(1e3 * np.abs(np.log(c[columns])) + far))
             point = Point(float(c[columns[worst]]), float(norms[rows[worst], columns[worst]]))
@@ -105,7 +105,7 @@ class _Checked:
             require(same, self.rule, f"jit changes a weight at c = {c}")
 
     def groups(self) -> None:
-        """Checks that groups broadcast: each has its norms and its threshold."""
+        """Checks that groups broadcast, each with its own norms and threshold."""
         norms = 10.0 ** self.rng.uniform(-2, 2, (6, 3)).astype(np.float32)
         c = 10.0 ** self.rng.uniform(-2, 2, 3).astype(np.float32)
         columns = np.stack([self.weight(norms[:, g], c[g]) for g in range(3)], axis=1)
@@ -125,7 +125,7 @@ class _Checked:
         total = jax.jit(lambda rows: tx.update(rows, tx.init(params), params)[0])(rows)
         norms = np.linalg.norm(rows.astype(np.float64), axis=1).astype(np.float32)
         weights = np.asarray([self.weight(n, np.float32(1)) for n in norms], np.float64)
-        # A step shows the rule norms that are rounded up.
+        # In a step, the rule sees norms that are rounded up.
         room = 1e-4 * float(self.rule.bound(1.0))
         same = np.allclose(total, weights @ rows, rtol=1e-4, atol=room)
         require(same, self.rule, "the sum over a batch differs from a loop")

@@ -34,27 +34,28 @@ def check_threshold(
     expected_batch_size: float = 256.0,
     seed: int = 0,
 ) -> None:
-    """Holds an adaptive threshold to its contract; raises `ContractViolation`.
+    """Raises `ContractViolation` unless an adaptive threshold keeps its contract.
 
-    Checked: frozen and serialisable; sigma_S above sigma; an example's statistic is the same alone
-    and in batches of many sizes; every statistic, also of hostile norms, finite and within the
-    sensitivity; after any noisy sum (0, huge, negative, infinite, NaN) the threshold is finite and
-    positive and the state keeps its shapes and dtypes; jit changes nothing.
+    The checks: the threshold is frozen and serialisable; sigma_S is above sigma; an example's
+    statistic is the same alone and in batches of many sizes; every statistic, even of extreme
+    norms, is finite and within the sensitivity; after any noisy sum (0, huge, negative, infinite,
+    NaN) the threshold is finite and positive and the state keeps its shapes and dtypes; jit changes
+    nothing.
 
-    The statistic is tried densely in norms (0 to 4 C in steps of 1e-3 C, 1e-10 to 1e10, hostile
-    ones) in every state of eight walks, driven by plausible noisy sums, by sums that push one way
-    for long, and by hostile ones. Where a state can be made for any threshold, also at thresholds
-    from 1e-8 to 1e8 in steps of 0.5%. With hypothesis installed, what is reported is the simplest
-    counterexample that it finds.
+    The statistic is checked at many norms (0 to 4 C in steps of 1e-3 C, 1e-10 to 1e10, extreme
+    ones) in every state of eight walks. Plausible noisy sums, sums that keep pushing one way, and
+    extreme sums drive the walks. If a state can be built for any threshold, thresholds from 1e-8 to
+    1e8 in steps of 0.5% are checked too. If hypothesis is installed, it reports the simplest
+    counterexample it finds.
 
     Args:
         threshold: the adaptive threshold.
-        sigma: the total noise multiplier to try it with.
+        sigma: the total noise multiplier to check it with.
         expected_batch_size: B.
-        seed: of norms, thresholds, batch sizes and walks.
+        seed: the seed of norms, thresholds, batch sizes and walks.
 
     Raises:
-        ContractViolation: the threshold breaks the contract.
+        ContractViolation: if the threshold breaks the contract.
 
     Example:
         >>> import dpjax
@@ -78,7 +79,7 @@ def check_threshold(
 
 
 class _Checked(Generic[State]):
-    """One threshold under check: its compiled functions, and what is drawn for it."""
+    """One threshold under check: its compiled functions and random numbers."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class _Checked(Generic[State]):
         self._require_short(norms, np.asarray(self.of(norms, state), np.float64), state)
 
     def placed(self) -> None:
-        """Checks the statistics of some norms at thresholds of the whole legal range."""
+        """Checks the statistics of some norms at thresholds over the whole legal range."""
         simple = len(jax.tree.leaves(self.init)) == 1
         count = min(16384, 1 + _MOST // (32 * self.width)) if simple else 16
         wanted = log_strata(self.rng, FLOOR, CEILING, count)
@@ -137,7 +138,7 @@ class _Checked(Generic[State]):
                 self._refuse(point.norm, state)
 
     def hostile_sums(self) -> None:
-        """Checks the first update for sums that no batch makes, with and without jit."""
+        """Checks the first update for sums that no batch can produce, with and without jit."""
         for size in _HOSTILE:
             for pattern in (np.ones(self.width), np.eye(self.width)[0], np.eye(self.width)[-1]):
                 noisy = np.where(pattern > 0, size, 0.0).astype(np.float32)
@@ -147,9 +148,9 @@ class _Checked(Generic[State]):
             require(same, self.threshold, f"jit changes the update for a noisy sum of {size}")
 
     def walk(self, number: int) -> Iterator[State]:
-        """Yields the states of one walk from the first state on."""
+        """Yields the states of one walk, starting from the first state."""
         rng, state = self.rng, self.init
-        # Sums that push one way, all walks another: the threshold goes far, up and down.
+        # Some sums push in the walk's own direction, so that the threshold goes far up and down.
         pushes = [np.ones(self.width), np.eye(self.width)[0], np.eye(self.width)[-1]]
         push = pushes[number // 2 % 3] * (-1) ** number * self.context.expected_batch_size
         pushing = True
@@ -161,7 +162,7 @@ class _Checked(Generic[State]):
             pushing = rng.random() < (0.9 if pushing else 0.2)
 
     def _sum(self, state: State) -> np.ndarray:
-        """Returns a noisy sum as training makes it."""
+        """Returns a noisy sum like those in training."""
         spread = 10.0 ** self.rng.normal(self.rng.uniform(-1, 1), 0.5, 64)
         norms = (float(state.threshold) * spread).astype(np.float32)
         rows = np.asarray(self.of(norms, state), np.float64)
@@ -199,7 +200,7 @@ class _Checked(Generic[State]):
             self._refuse(float(norms[places[np.argmin(near)]]), state)
 
     def _refuse(self, norm: float, state: State) -> None:
-        """Raises, with the simplest violation where states can be made for any threshold."""
+        """Raises; reports the simplest violation if states can be built for any threshold."""
         if self._state_at(float(state.threshold)) is not None:
             first = Point(float(state.threshold), norm)
             if self._violates(first):

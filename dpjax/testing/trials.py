@@ -1,7 +1,6 @@
-"""How a contract is tried: hostile and dense points, rows apart, and the simplest counterexample.
+"""Tools to check a contract: extreme and dense points, independent rows, simple counterexamples.
 
-Searching for further and simpler counterexamples needs hypothesis; without it those steps are
-skipped.
+Searching for more and simpler counterexamples needs hypothesis; without it those steps are skipped.
 """
 
 import random
@@ -34,7 +33,7 @@ _SIZES = (1, 2, 3, 16, 17, 32, 33, 64, 65, 128, 257, 1000)
 
 
 def hostile_norms() -> np.ndarray:
-    """Returns norms on a log grid with 0, subnormals and the largest float; +inf comes last.
+    """Returns norms on a log grid, with 0, subnormals and the largest float; +inf comes last.
 
     Returns:
         (1506,) norms in float32.
@@ -55,18 +54,18 @@ def dense_ratios(rng: np.random.Generator) -> np.ndarray:
 
 
 def dense_norms(rng: np.random.Generator) -> np.ndarray:
-    """Returns norms whatever the threshold is: 1e-10 to 1e10 in steps of about 0.3%."""
+    """Returns norms independent of the threshold: 1e-10 to 1e10 in steps of about 0.3%."""
     return log_strata(rng, 1e-10, 1e10, 16384)
 
 
 def some_thresholds(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Returns thresholds over the legal range, and both its ends, 1 and 2."""
+    """Returns thresholds over the legal range, including both ends, 1 and 2."""
     random = log_strata(rng, FLOOR, CEILING, count - 4)
     return np.asarray([FLOOR, CEILING, 1.0, 2.0, *random], np.float32)
 
 
 def batch_sizes(rng: np.random.Generator) -> list[int]:
-    """Returns batch sizes: some always, some of 1 to 64, some beyond.
+    """Returns batch sizes: some fixed, some random from 1 to 64, some larger.
 
     >>> 17 in batch_sizes(np.random.default_rng(0))
     True
@@ -75,11 +74,11 @@ def batch_sizes(rng: np.random.Generator) -> list[int]:
     return sorted({*_SIZES, *map(int, drawn)})
 
 
-_AGREEMENT = 1e-5  # a row in a batch and alone: other loops round otherwise
+_AGREEMENT = 1e-5  # of a row in a batch with the row alone, since loops round differently
 
 
 def check_record(record: Record) -> None:
-    """Checks that a record is frozen and survives its plain form."""
+    """Checks that a record is frozen and survives conversion to plain data and back."""
     declared = getattr(type(record), "__dataclass_params__", None)
     require(getattr(declared, "frozen", False), record, "is no frozen dataclass")
     back = type(record).from_plain(record.to_plain())
@@ -93,19 +92,19 @@ def check_rows(
     c: float,
     rng: np.random.Generator,
 ) -> None:
-    """Checks that what an example adds is the same alone and in batches of many sizes.
+    """Checks that an example's row is the same alone and in batches of many sizes.
 
     Args:
         record: a rule or a threshold.
         what: "weight" or "statistic".
-        function: of norms (B,), returning rows.
-        c: the threshold in force, around which norms are drawn.
+        function: maps norms (B,) to rows.
+        c: the current threshold, around which norms are drawn.
         rng: draws norms and sizes.
     """
     sizes = batch_sizes(rng)
     batches = {size: some_batch(rng, size, c) for size in sizes}
     every = np.concatenate(list(batches.values()))
-    # One by one as rows of their own, so that nothing compiles for each size.
+    # Each row alone, by vmap, so that nothing compiles per size.
     alone = traced(jax.vmap(lambda n: function(n[None])[0]), every)(every)
     start = 0
     for size, norms in batches.items():
@@ -130,18 +129,18 @@ _EXAMPLES = 200
 
 
 class Point(NamedTuple):
-    """Where a contract is broken: a threshold and a norm."""
+    """A point at which a contract is broken: a threshold and a norm."""
 
     c: float
     norm: float
 
 
 def searched(violates: Callable[[Point], bool], seed: int) -> Point | None:
-    """Returns a violation that hypothesis finds, shrunk; None if there is none or no hypothesis.
+    """Returns a violation found and shrunk by hypothesis; None without one or without hypothesis.
 
     Args:
-        violates: says whether the contract is broken at a point.
-        seed: of the search.
+        violates: returns whether the contract is broken at a point.
+        seed: the seed of the search.
     """
     strategies = _strategies()
     if strategies is None:
@@ -158,15 +157,15 @@ def searched(violates: Callable[[Point], bool], seed: int) -> Point | None:
 
 
 def simplest(violates: Callable[[Point], bool], point: Point, seed: int) -> Point:
-    """Returns a simpler violation near one, or that one.
+    """Returns a simpler violation near the given one, or the given one.
 
-    Simpler is what hypothesis shrinks to: 1 rather than 1.0037. It is looked for around the point
-    first, then closer and closer.
+    Simpler is what hypothesis shrinks to: 1 rather than 1.0037. The search starts in a wide range
+    around the point, then narrows.
 
     Args:
-        violates: says whether the contract is broken at a point.
-        point: where it is.
-        seed: of the search.
+        violates: returns whether the contract is broken at a point.
+        point: the given violation.
+        seed: the seed of the search.
     """
     strategies = _strategies()
     if strategies is None or not np.isfinite(point.norm):
@@ -182,7 +181,7 @@ def simplest(violates: Callable[[Point], bool], point: Point, seed: int) -> Poin
 
 
 def _found(strategy: Any, violates: Callable[[Point], bool], seed: int) -> Point | None:
-    import hypothesis  # noqa: PLC0415  installed: there is a strategy
+    import hypothesis  # noqa: PLC0415  it is installed, since there is a strategy
 
     quiet = hypothesis.settings(
         max_examples=_EXAMPLES,
