@@ -1,4 +1,4 @@
-"""Data sets in their official file formats, verified; and the digits, which need no files."""
+"""Data sets read from their verified official files, and the digits, which need no files."""
 
 from dpjax.data.base import Dataset, Pixels, RandomAccess, Split
 from dpjax.data.fetching import fetch

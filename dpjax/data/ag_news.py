@@ -1,4 +1,4 @@
-"""AG News: topics of news, from the official csv files; and a subset of it under its own name."""
+"""AG News, topics of news items from the official csv files, and a subset with its own name."""
 
 import csv
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from dpjax.data.words import VOCABULARY, labelled_texts, word_ids
 __all__ = ["AG_NEWS", "AG_NEWS_SUBSET", "LENGTH"]
 
 LENGTH = 64
-"""News are cut to so many words."""
+"""The number of words to which news items are cut."""
 
 _Rows = Iterator[tuple[int, str]]  # label, text
 
@@ -23,7 +23,7 @@ def _read(source: Source, folder: Path) -> Dataset:
 
 
 def _read_subset(source: Source, folder: Path) -> Dataset:
-    # The training part has no titles, so that the test part is read without them too.
+    # The training part has no titles, so the test part is read without them too.
     train, test = (folder / entry.path for entry in source.files)
     described = ((label, text) for label, _, text in _csv_rows(test))
     return _dataset(source, train, _described(train), test, described)

@@ -1,4 +1,4 @@
-"""Random changes of an image, under which its label stays: each example gets its own."""
+"""Random changes to an image that keep its label; each example gets its own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ __all__ = ["AUGMENTATIONS", "augmented", "flip", "shift"]
 
 
 def flip(image: jax.Array, key: jax.Array) -> jax.Array:
-    """Mirrors an image (H, W, C) left to right, half of the time."""
+    """Mirrors an image (H, W, C) left to right, with probability one half."""
     return jnp.where(jax.random.bernoulli(key), image[:, ::-1], image)
 
 
 def shift(image: jax.Array, key: jax.Array) -> jax.Array:
-    """Moves an image by up to an eighth of its size, its border repeated by reflection.
+    """Shifts an image by up to an eighth of its size, with its border filled by reflection.
 
-    A random crop of the reflected image, as usual for CIFAR-10 (4 pixels of 32).
+    This is a random crop of the reflected image, as usual for CIFAR-10 (4 pixels of 32).
     """
     height, width, channels = image.shape
     margins = (max(1, height // 8), max(1, width // 8))
@@ -44,8 +44,8 @@ def augmented(
 ) -> Callable[[Any, jax.Array, jax.Array, jax.Array], jax.Array]:
     """Returns ``f(params, x, y, key)``: the mean loss over K augmented copies of one example.
 
-    ``f = (1/K) sum_k loss(params, augment(x, key_k), y)``. Its gradient is clipped once, so that
-    one example still counts once, whatever K is.
+    ``f = (1/K) sum_k loss(params, augment(x, key_k), y)``. Its gradient is clipped once, so one
+    example counts once, whatever K is.
 
     Args:
         loss: the loss of one example.

@@ -1,4 +1,4 @@
-"""What a data set is, once it is in memory."""
+"""The records of a loaded data set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class Split(NamedTuple):
 
 
 class RandomAccess(Protocol):
-    """Examples that are read when they are asked for, as `dpjax.data.Rows` does.
+    """Examples that are read on demand, such as `dpjax.data.Rows`.
 
     Attributes:
-        shape: of one example's inputs.
-        dtype: of the inputs.
+        shape: the shape of one example's inputs.
+        dtype: the dtype of the inputs.
     """
 
     shape: tuple[int, ...]
@@ -43,16 +43,16 @@ class RandomAccess(Protocol):
         """Returns the number of examples."""
 
     def __getitems__(self, rows: Sequence[int] | np.ndarray) -> Split:
-        """Returns some examples by their numbers, stacked."""
+        """Returns the examples with these row numbers, stacked."""
 
 
 class Pixels(NamedTuple):
     """How a stored image becomes float32: ``(x / full - mean) / std``, per channel.
 
-    The constants are the customary, published ones of each data set; they are taken as public.
+    The constants are the usual published ones of each data set, and are treated as public.
 
     Attributes:
-        full: the value of a full pixel, for instance 255.
+        full: the largest pixel value, for instance 255.
         mean: one number for each channel.
         std: one number for each channel.
     """
@@ -68,11 +68,11 @@ class Dataset:
 
     Attributes:
         name: its name in `dpjax.data.DATASETS`.
-        train: what is trained on, in memory or read on demand; private.
-        test: what is evaluated on.
-        classes: how many classes there are, or how many labels an example has at once.
-        pixels: how stored images become float32; None for what is no image.
-        vocabulary: how many tokens there are, with the padding; None for what has no tokens.
+        train: the private training examples, in memory or read on demand.
+        test: the examples for evaluation.
+        classes: the number of classes, or the number of labels that an example has at once.
+        pixels: how stored images become float32; None if the examples are not images.
+        vocabulary: the number of tokens, padding included; None if the examples are not tokens.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Dataset:
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks that there is a label for every example, and a class for every label."""
+        """Checks that every example has a label, and every label is a class."""
         classes = _checks.integer("classes", self.classes, at_least=1)
         for part, split in (("train", self.train), ("test", self.test)):
             x, y = split if isinstance(split, Split) else _some(split)
@@ -114,12 +114,12 @@ class Dataset:
 
     @property
     def examples(self) -> Split:
-        """The private examples in memory, read if they are not."""
+        """The private examples in memory; reads them if they are on demand."""
         if isinstance(self.train, Split):
             return self.train
         return self.train.__getitems__(np.arange(self.size))
 
 
 def _some(rows: RandomAccess) -> Split:
-    """Returns examples from all over the data: reading all may take hours."""
+    """Returns examples from all over the data, since reading all of them may take hours."""
     return rows.__getitems__(np.unique(np.linspace(0, len(rows) - 1, _CHECKED).astype(int)))

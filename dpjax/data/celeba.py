@@ -1,4 +1,4 @@
-"""CelebA: aligned faces with one of their forty attributes as the class, or with all of them."""
+"""CelebA: aligned faces, labelled with one of their forty attributes or with all of them."""
 
 import re
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from dpjax.data.tables import text_lines
 __all__ = ["CELEBA", "CELEBA_FULL", "SHAPE", "SIDE"]
 
 SIDE = 64
-"""The side of a small image: the middle 178 x 178 pixels of 178 x 218, resized to 64 x 64."""
+"""The side of a small image: the central 178 x 178 pixels of 178 x 218, resized to 64 x 64."""
 
 SHAPE = (218, 178)
 """Height and width of a full image."""
 
-_FULL = "_full"  # how the names of those at full size end
+_FULL = "_full"  # the suffix of data sets at full size
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which the papers do not use.
 # None for all of them at once.
 _ATTRIBUTES = {"celeba_male": "Male", "celeba_smiling": "Smiling", "celeba_attributes": None}
@@ -47,7 +47,7 @@ def _read(source: Source, folder: Path) -> Dataset:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields each image with its part, from lines like "000001.jpg 0"."""
+    """Yields each image's name and part, from lines like "000001.jpg 0"."""
     for number, line in text_lines(path):
         fields = line.split()
         if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
@@ -56,9 +56,9 @@ def _parts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _labels(path: Path, attribute: str | None) -> Iterator[tuple[str, int | list[int]]]:
-    """Yields each image with 1 or 0, below a line with the number of images and one with names.
+    """Yields each image's name and the attribute, 1 or 0; without an attribute, a list of all.
 
-    Without an attribute, it yields a list of all.
+    The first line of the file is the number of images, the second the names of the attributes.
     """
     lines = text_lines(path)
     next(lines, None)
@@ -82,7 +82,7 @@ def _labels(path: Path, attribute: str | None) -> Iterator[tuple[str, int | list
 
 
 def _image_name(path: Path, number: int, name: str) -> str:
-    # A list is no place to point elsewhere on the disk.
+    # A name in the list must not point elsewhere on the disk.
     if not re.fullmatch(r"\d{6}\.jpg", name):
         raise ValueError(f"{path}: line {number} names {name!r}, expected six digits and .jpg")
     return name

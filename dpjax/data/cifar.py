@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100, in their binary version.
 
-The Python version is a pickle, and reading a pickle runs whatever code is in it: it is not read.
+The Python version is not supported: it is a pickle, and reading a pickle runs the code in it.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ _PIXELS = {
 
 def _read(source: Source, folder: Path) -> Dataset:
     *train, test = (file.within(folder) for file in source.files if isinstance(file, File))
-    # CIFAR-100 stores the coarse label in front of the fine one, which is the class.
+    # CIFAR-100 stores the coarse label before the fine one, which is the class.
     labels = 1 if source.name == "cifar10" else 2
     splits = [_batch(path, labels, source.classes) for path in train]
     return Dataset(

@@ -19,14 +19,14 @@ _SLOT = re.compile(r"\s*([^\[\],]+)\[([^\]]*)\]\s*")
 
 
 class TableTexts(NamedTuple):
-    """A table, as one line, and the texts that were written about it."""
+    """A table, as one line, and the texts that describe it."""
 
     table: str
     texts: tuple[str, ...]
 
 
 class E2E(NamedTuple):
-    """The three parts: one text each to train on, all references of a table together otherwise."""
+    """The three parts: one text per training example, otherwise all references of a table."""
 
     train: tuple[TableTexts, ...]
     dev: tuple[TableTexts, ...]
@@ -43,8 +43,8 @@ def read_e2e(folder: str | Path) -> E2E:
         folder: where the files are.
 
     Raises:
-        FileNotFoundError: naming a file that is missing.
-        ValueError: naming the line that is not one table and one text.
+        FileNotFoundError: if a file is missing; names it.
+        ValueError: if a line is not one table and one text; names it.
     """
     train, dev, test = (_rows(Path(folder) / name) for name in _FILES)
     single = tuple(TableTexts(table, (text,)) for table, text in train)
@@ -54,18 +54,19 @@ def read_e2e(folder: str | Path) -> E2E:
 def causal_rows(examples: Sequence[TableTexts], tokenizer: Tokenizer, *, length: int) -> Split:
     """Returns examples as rows of tokens for a language model, and their prompts' lengths.
 
-    A row is `` table <end> text <end>``, as in Li et al.'s program; the loss is taken on what
-    follows the first end. Examples longer than `length` are left out, as there. The
-    decision is made per example, so one never affects another's row. The number that is left is N.
+    A row is `` table <end> text <end>``, as in Li et al.'s program; the loss covers the tokens
+    after the first end. Examples longer than `length` are left out, as in that program. The
+    decision is made per example, so one never affects another's row. N is the number of examples
+    that remain.
 
     Args:
         examples: tables with one text each.
         tokenizer: GPT-2's.
-        length: how many tokens a row has.
+        length: the number of tokens in a row.
 
     Returns:
-        Tokens (n, length), filled up with `dpjax.models.NO_TOKEN`, and how many of them are the
-        prompt's, (n,).
+        Tokens (n, length), padded with `dpjax.models.NO_TOKEN`, and the lengths of the prompts,
+        (n,).
     """
     end = _end(tokenizer)
     rows, starts = [], []

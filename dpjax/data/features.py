@@ -17,19 +17,19 @@ def read_features(name: str, path: Path, classes: int) -> Dataset:
     """Reads features and labels from an .npz file of ``x_train, y_train, x_test, y_test``.
 
     Privacy:
-        A network that was trained on other, public data changes each example by itself, and costs
-        nothing. One that saw the private data does not.
+        If the network was trained on other, public data, it transforms each example independently,
+        and the features cost nothing. If it saw the private data, they do.
 
     Args:
         name: the data set's name.
         path: the file; pickled objects in it are refused.
-        classes: how many classes there are.
+        classes: the number of classes.
 
     Returns:
         The data set, with float32 or float16 features of shape (n, d) and int32 labels.
 
     Raises:
-        ValueError: an array is missing, is no array of numbers, or does not fit the others.
+        ValueError: if an array is missing, is not numeric, or does not match the others.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

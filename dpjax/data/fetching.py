@@ -1,4 +1,4 @@
-"""Brings a data set's files from their public address, or from a mirror."""
+"""Downloads a data set's files from their public address, or from a mirror."""
 
 import os
 import tempfile
@@ -18,7 +18,7 @@ __all__ = ["fetch"]
 
 
 class _Way(NamedTuple):
-    """How files are brought, and into which folder."""
+    """How files are downloaded, and into which folder."""
 
     folder: Path
     mirror: str | None
@@ -33,21 +33,21 @@ def fetch(
     timeout: float = 30.0,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Downloads the files of a data set that are not there yet.
+    """Downloads the files of a data set that are missing.
 
-    A transfer that broke off is continued by the next call. A file gets its place only after its
-    checksum is right; an archive is unpacked beside it and then removed. What is there is never
-    overwritten, and nothing is written outside of the data directory.
+    The next call continues an interrupted transfer. A file is moved into place only after its
+    checksum was verified; an archive is unpacked next to it and then removed. Existing files are
+    never overwritten, and nothing is written outside the data directory.
 
     Args:
         name: a name in `DATASETS`.
         directory: as in `load`.
-        mirror: an address under which the files lie by their own names, instead of the public one.
-        timeout: seconds without an answer after which it is given up.
-        progress: is told the file's name, how many bytes have come, and how many will.
+        mirror: an address to use in place of the public one; files have their own names there.
+        timeout: seconds without an answer before giving up.
+        progress: called with the file's name, the bytes received and the bytes expected.
 
     Returns:
-        The files and folders that are new.
+        The new files and folders.
     """
     source = source_of(name)
     timeout = _checks.positive("timeout", timeout)
@@ -114,7 +114,7 @@ def _belongs(path: str, missing: Sequence[File | Folder]) -> bool:
 
 
 def _verified(url: str, checksum: str | None, size: int | None, way: _Way) -> Path:
-    """Returns a file that has come as a whole, still under the name it has while it comes."""
+    """Returns a complete, verified file, still under its temporary name."""
     name = urlsplit(url).path.rpartition("/")[2]
     address = url if way.mirror is None else f"{way.mirror.rstrip('/')}/{name}"
     part = way.folder / f"{name}.part"

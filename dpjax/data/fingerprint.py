@@ -1,4 +1,4 @@
-"""How a run recognises its data again."""
+"""Fingerprints by which a run recognises its data."""
 
 import hashlib
 
@@ -13,11 +13,11 @@ HASHED_ROWS = 4096
 
 
 def fingerprints(dataset: Dataset) -> dict[str, str]:
-    """Returns a hash of each split, by which a run knows its data again.
+    """Returns a hash of each split, by which a run recognises its data.
 
-    Of more than `HASHED_BYTES`, and of data that are read on demand, some rows from all over are
-    hashed; the mark then begins with "some". Marks are private: whoever knows all training examples
-    but one could try out the last.
+    For more than `HASHED_BYTES`, and for data read on demand, only some rows from all over are
+    hashed, and the fingerprint begins with "some". Fingerprints are private: whoever knows all
+    training examples but one could use them to guess the last.
     """
     return {"training": _mark(dataset.train), "test": _mark(dataset.test)}
 

@@ -17,7 +17,7 @@ __all__ = ["MNLI", "MNLI_MISMATCHED", "PAIR_LENGTH", "QNLI", "QQP", "SST2", "SST
 SST2_LENGTH = 64
 
 PAIR_LENGTH = 128
-"""How many tokens two texts have together, the separator among them."""
+"""The number of tokens of two texts together, including the separator."""
 
 
 class _Texts(NamedTuple):
@@ -38,13 +38,13 @@ def _read(
     """Reads one or two texts and a label from each line.
 
     Args:
-        columns: the header's names of the texts and of the label, which comes last.
+        columns: the header's names for the texts and, last, for the label.
         labels: the classes' names in the file; None for numbers.
-        default_length: tokens in a row.
+        default_length: the number of tokens in a row.
         source: the data set.
-        folder: where its files are.
+        folder: the folder of its files.
         tokenizer: turns texts into tokens; None for hashed words.
-        length: in place of `default_length`.
+        length: replaces `default_length`, unless None.
     """
     chosen = HASHED_WORDS if tokenizer is None else tokenizer
     rows = default_length if length is None else length

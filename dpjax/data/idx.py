@@ -13,11 +13,11 @@ __all__ = ["read_idx"]
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Reads unsigned bytes of a known shape; never more of them, whatever the file unpacks to.
+    """Reads unsigned bytes of a known shape, and never more, whatever the file unpacks to.
 
     Args:
-        path: the file; ".gz" at its end means that it is compressed.
-        shape: what the file must hold.
+        path: the file; the suffix ".gz" means that it is compressed.
+        shape: the shape that the file must hold.
 
     Returns:
         uint8, of that shape.

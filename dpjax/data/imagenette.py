@@ -11,9 +11,9 @@ from dpjax.data.source import Archive, Folder, Source
 __all__ = ["IMAGENETTE", "SIDE"]
 
 SIDE = 160
-"""The side of an image; the whole image is stretched to it, as in Klause et al.'s program."""
+"""The side of an image; whole images are stretched to it, as in Klause et al.'s program."""
 
-# WordNet id, images to train, images to validate.
+# WordNet id, training images, validation images.
 _CLASSES = (
     ("n01440764", 963, 387),  # tench
     ("n02102040", 955, 395),  # English springer

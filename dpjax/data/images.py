@@ -1,4 +1,4 @@
-"""JPEG files into one array of images of one size. Pillow is an optional extra."""
+"""Reads JPEG files into one array of images of one size. Pillow is an optional extra."""
 
 import os
 from collections.abc import Sequence
@@ -9,23 +9,23 @@ import numpy as np
 
 __all__ = ["jpeg_images"]
 
-_ROWS = 64  # What a thread does at a time: a task for each image would cost more memory than it.
+_ROWS = 64  # images per task; a task per image would take more memory than the image
 
 
 def jpeg_images(
     paths: Sequence[Path], height: int, width: int, *, crop: bool = False
 ) -> np.ndarray:
-    """Decodes images and resizes them (bilinear); an image of that size already stays as it is.
+    """Decodes images and resizes them (bilinear); an image of the right size is not changed.
 
-    The array is made once and filled in place, so that no more than one decoded image for each
-    thread lies beside it.
+    The array is allocated once and filled in place, so that each thread holds at most one further
+    decoded image.
 
     Args:
         paths: the JPEG files.
         height: rows of the result, in pixels.
         width: columns of the result.
-        crop: whether to take the largest part of that shape in the middle first; otherwise the
-            whole image is stretched.
+        crop: whether to crop to the largest central box of that shape first; otherwise the whole
+            image is stretched.
 
     Returns:
         uint8 (n, height, width, 3), red, green, blue.
@@ -36,7 +36,7 @@ def jpeg_images(
         for row in range(start, min(start + _ROWS, len(paths))):
             out[row] = _decoded(paths[row], height, width, crop)
 
-    # Pillow decodes outside of the interpreter's lock.
+    # Pillow releases the interpreter lock while it decodes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(fill, range(0, len(paths), _ROWS)):
             pass
@@ -59,7 +59,7 @@ def _decoded(path: Path, height: int, width: int, crop: bool) -> np.ndarray:
 
 
 def _middle(columns: int, rows: int, width: int, height: int) -> tuple[int, int, int, int]:
-    """Returns the largest box in the middle with the shape of `width` x `height`."""
+    """Returns the largest central box with the aspect ratio of `width` x `height`."""
     wide = min(columns, rows * width // height)
     high = min(rows, columns * height // width)
     left, top = (columns - wide) // 2, (rows - high) // 2

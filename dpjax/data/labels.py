@@ -1,4 +1,4 @@
-"""Class labels out of files, refused if they are none."""
+"""Class labels from files, checked to be in range."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ __all__ = ["class_labels"]
 
 
 def class_labels(path: Path, values: Any, classes: int, first: int = 0) -> np.ndarray:
-    """Returns labels as int32 from 0.
+    """Returns labels as int32, counted from 0.
 
     Args:
-        path: the file they are from, for the error message.
+        path: the file they come from, for the error message.
         values: integers, one for each example.
-        classes: how many classes there are.
+        classes: the number of classes.
         first: the file's smallest label.
 
     Returns:

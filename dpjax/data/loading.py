@@ -1,4 +1,4 @@
-"""Loads a data set by name: files verified first, examples counted afterwards."""
+"""Loads a data set by name; verifies its files first and counts its examples afterwards."""
 
 import os
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ def load(
 
     Args:
         name: a name in `DATASETS`.
-        directory: the folder that holds one folder for each data set; None takes the environment
-            variable DPJAX_DATA, and without it ``~/.cache/dpjax``.
+        directory: the folder that holds one folder per data set; None means the environment
+            variable DPJAX_DATA or, if it is not set, ``~/.cache/dpjax``.
         tokenizer: turns the texts of GLUE into tokens, such as a pre-trained network's own
             `dpjax.models.Tokenizer`; None for hashed words.
-        length: how many tokens an example of GLUE has; None for the data set's default.
+        length: the number of tokens in an example of GLUE; None for the data set's default.
 
     Returns:
         The data set, in memory.
 
     Raises:
-        FileNotFoundError: a file is missing; the message says which, where it belongs, and how it
-            can be had.
-        ValueError: the name is unknown, or a file is not the official one.
-        ImportError: the data set needs an optional extra.
+        FileNotFoundError: if a file is missing; the message says which, where it belongs, and how
+            to get it.
+        ValueError: if the name is unknown, or a file is not the official one.
+        ImportError: if the data set needs an optional extra.
 
     Example:
         >>> digits = load("digits")

@@ -1,4 +1,4 @@
-"""NAMES: surnames by language, 18 text files with one name to a line."""
+"""NAMES: surnames by language, in 18 text files with one name per line."""
 
 import string
 import unicodedata
@@ -15,14 +15,14 @@ from dpjax.data.words import padded
 __all__ = ["ALPHABET", "LENGTH", "NAMES", "in_test", "to_ascii"]
 
 ALPHABET = string.ascii_letters + " .,;'"
-"""The tutorial's characters; the first one is token 1, and 0 is padding."""
+"""The tutorial's characters; the first is token 1, and 0 is padding."""
 
 LENGTH = 20
-"""Names are cut to so many characters."""
+"""The number of characters to which names are cut."""
 
 
 def to_ascii(name: str) -> str:
-    """Returns a name without accents and without what is not in the alphabet.
+    """Returns a name without accents and without characters that are not in the alphabet.
 
     As in the PyTorch tutorial "Classifying Names with a Character-Level RNN".
 
@@ -33,10 +33,10 @@ def to_ascii(name: str) -> str:
 
 
 def in_test(name: str) -> bool:
-    """Says in which split a name is: one in five, by its CRC-32, is for testing.
+    """Returns whether a name is in the test split: one in five is, by its CRC-32.
 
-    There is no official split. This one depends on the name alone, so that removing one example
-    moves no other, and a name that occurs twice is never on both sides.
+    There is no official split. This one depends on the name alone, so removing one example moves no
+    other, and a name that occurs twice is never in both splits.
     """
     return zlib.crc32(name.encode()) % 5 == 0
 

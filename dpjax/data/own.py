@@ -18,20 +18,21 @@ _LABEL, _SPLIT = "label", "split"
 
 
 class Rows:
-    """The examples of a source that are read when they are asked for: data of any size.
+    """The examples of a source, read on demand, for data of any size.
 
-    Batches are drawn by row, so the source must have a length and give any row at any time: a list,
-    a Grain data source, a Hugging Face dataset, a class of your own. A stream is refused: whether
-    an example is in a batch would depend on how far it was read, which no sampling describes.
+    Batches are drawn by row, so the source must have a length and return any row at any time: a
+    list, a Grain data source, a Hugging Face dataset, or a class of your own. A stream is refused:
+    whether an example is in a batch would depend on how far the stream was read, which no sampling
+    describes.
 
     Args:
-        source: has ``__len__``, and ``__getitems__(rows)``, which returns a list of examples, or
-            else ``__getitem__(row)``. An example is a table with `x` and `y`, or a pair.
+        source: has ``__len__``, and either ``__getitems__(rows)``, which returns a list of
+            examples, or ``__getitem__(row)``. An example is a mapping with `x` and `y`, or a pair.
         x: the name of the inputs in an example.
         y: the name of the label.
 
     Raises:
-        TypeError: the source is a stream.
+        TypeError: if the source is a stream.
 
     Example:
         >>> rows = Rows([(np.zeros(3, np.float32), 1), (np.ones(3, np.float32), 0)])
@@ -40,7 +41,7 @@ class Rows:
     """
 
     def __init__(self, source: Any, x: str = "x", y: str = "y") -> None:
-        """Reads the first example, for its shape."""
+        """Reads the first example to learn its shape."""
         random = hasattr(source, "__getitems__") or hasattr(source, "__getitem__")
         if not hasattr(source, "__len__") or not random:
             raise TypeError(
@@ -82,11 +83,11 @@ class Rows:
 
 
 def from_function(name: str) -> Dataset:
-    """Returns the data set of a function, ``"module:function"``, that takes no arguments.
+    """Returns the data set that a function without arguments, ``"module:function"``, returns.
 
     Raises:
-        ValueError: its module was not allowed with `dpjax.train.allow_import`.
-        TypeError: it returns something else than a `Dataset`.
+        ValueError: if its module was not allowed with `dpjax.train.allow_import`.
+        TypeError: if it does not return a `Dataset`.
     """
     dataset = imported("data.name", name)()
     if not isinstance(dataset, Dataset):
@@ -105,15 +106,15 @@ def read_file(path: str | Path, name: str) -> Dataset:
     ``.npz``: the arrays x_train, y_train, x_test and y_test; inputs float32, integers of tokens, or
     uint8 images (height, width, channels), which are scaled to 0..1. ``.csv`` and ``.parquet``: a
     column "label" of integers from 0, a column "split" with the words train and test, and numbers
-    in all others.
+    in all other columns.
 
     Args:
         path: the file.
-        name: what the data set is called in statements.
+        name: the data set's name in privacy statements.
 
     Raises:
-        ValueError: naming the file, and what is missing in it.
-        ImportError: ``.parquet`` needs pyarrow.
+        ValueError: if the file is incomplete; names the file and what is missing.
+        ImportError: if a ``.parquet`` file is read without pyarrow.
     """
     path = Path(path)
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}

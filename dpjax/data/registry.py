@@ -1,4 +1,4 @@
-"""The data sets by name, and where their folders are."""
+"""The data sets by name, and the location of their folders."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ DATASETS: dict[str, Source] = {
 
 
 def source_of(name: str) -> Source:
-    """Returns a data set's source, or refuses an unknown name with the nearest one.
+    """Returns a data set's source; for an unknown name, raises and suggests the nearest one.
 
     >>> source_of("mnits")
     Traceback (most recent call last):
@@ -43,10 +43,10 @@ def source_of(name: str) -> Source:
 
 
 def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
-    """Returns the folder that holds one folder for each data set.
+    """Returns the folder that holds one folder per data set.
 
     Args:
-        directory: the folder; None takes the environment variable DPJAX_DATA, and without it
+        directory: the folder; None means the environment variable DPJAX_DATA or, if it is not set,
             ``~/.cache/dpjax``.
     """
     if directory is None:

@@ -25,21 +25,20 @@ _GROUPS = 27
 _AT_ONCE = 100
 
 _GREY = Pixels(255.0, (0.0,), (1.0,))
-# The paper's code has ImageNet's mean and deviation for CIFAR-10, and none for the grey images.
+# The paper's code uses ImageNet's mean and deviation for CIFAR-10, and none for grey images.
 _COLOUR = Pixels(255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def features(images: np.ndarray, pixels: Pixels) -> np.ndarray:
     """Returns the normalised scattering features of images.
 
-    Half precision keeps CIFAR-10 at 1.9 GB; the numbers are of order 1, and a network's float32
-    parameters make float32 of them.
+    Half precision keeps CIFAR-10 at 1.9 GB. The numbers are of order 1, and a network's float32
+    parameters promote them to float32.
 
     Privacy:
-        Each image is transformed and normalised by itself, with public constants: adding or
-        removing an example changes no other example's features, and costs nothing. The same
-        program runs for every image, the last batch being filled up, so that this holds to the
-        last bit.
+        Each image is transformed and normalised independently, with public constants, so adding or
+        removing an example changes no other example's features, and nothing is spent. The last
+        batch is padded, so that the same program runs for every image and this holds bit for bit.
 
     Args:
         images: uint8 (n, H, W, C).

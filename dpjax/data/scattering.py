@@ -1,11 +1,11 @@
-"""The scattering transform of images: wavelets, moduli and averages, nothing of which is learned.
+"""The scattering transform of images: wavelets, moduli and averages, none of them learned.
 
 With a wavelet psi_{j,theta} at scale 2^j and angle theta, and a Gaussian phi,
 
     S x = { x * phi,  |x * psi_{j,t}| * phi,  ||x * psi_{0,t}| * psi_{1,u}| * phi },
 
-each of them at a quarter of the resolution: with two scales and eight angles 1 + 16 + 64 = 81
-numbers for each channel and position. Filters and borders are Kymatio's.
+each at a quarter of the resolution. Two scales and eight angles give 1 + 16 + 64 = 81 numbers for
+each channel and position. Filters and borders are Kymatio's.
 
 References:
     Bruna and Mallat 2013, "Invariant scattering convolution networks"; Andreux et al. 2020,
@@ -25,11 +25,11 @@ __all__ = ["COEFFICIENTS", "group_normalised", "scattering"]
 _SCALES, _ANGLES = 2, 8
 _STRIDE = 2**_SCALES
 _SIGMA = 0.8  # the wavelets' width at scale 1, in pixels
-_SLANT = 4 / _ANGLES  # how much longer than wide a wavelet is
+_SLANT = 4 / _ANGLES  # the ratio of a wavelet's length to its width
 _FREQUENCY = 3 * math.pi / 4  # the wavelets' frequency at scale 1
 
 COEFFICIENTS = 1 + _SCALES * _ANGLES + _ANGLES**2
-"""How many numbers a channel has at each position: 81."""
+"""The number of coefficients of a channel at each position: 81."""
 
 
 def scattering(images: jax.Array) -> jax.Array:
@@ -39,8 +39,8 @@ def scattering(images: jax.Array) -> jax.Array:
         images: float32 (n, H, W, C), with H and W multiples of 4 and at least 8.
 
     Returns:
-        (n, H / 4, W / 4, 81 C): channel by channel the average, then the first order by scale and
-        angle, then the second order by its first and its second angle.
+        (n, H / 4, W / 4, 81 C): for each channel the average, then the first order by scale and
+        angle, then the second order by first and second angle.
 
     Example:
         >>> jax.jit(scattering)(jnp.ones((2, 28, 28, 1))).shape
@@ -64,13 +64,13 @@ def group_normalised(features: jax.Array, groups: int) -> jax.Array:
     channels. Tramer and Boneh's "GroupNorm", with 27 groups.
 
     Privacy:
-        The mean and the variance of an example are its own: what it becomes depends on no other
-        example, so neighbouring data sets stay neighbours and nothing is spent. (Statistics of
-        the whole training set, their other option, are a release that needs noise.)
+        Mean and variance are computed per example, so no example's features depend on another,
+        neighbouring data sets stay neighbours, and nothing is spent. (Statistics of the whole
+        training set, the paper's other option, are a release that needs noise.)
 
     Args:
         features: (n, H, W, K).
-        groups: how many groups the K channels are cut into.
+        groups: the number of groups into which the K channels are divided.
     """
     count, height, width, channels = features.shape
     if groups < 1 or channels % groups:
@@ -88,18 +88,18 @@ class _Averaging(NamedTuple):
     columns: np.ndarray
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        precision = jax.lax.Precision.HIGHEST  # float32 where a device would take less
+        precision = jax.lax.Precision.HIGHEST  # float32 even where a device defaults to less
         return jnp.einsum("ah,...hw,bw->...ab", self.rows, x, self.columns, precision=precision)
 
 
 class _FilterBank(NamedTuple):
-    """What the transform needs for one size of image.
+    """The filters for one image size.
 
     Attributes:
-        wavelets: for each scale the wavelets' Fourier transforms, which are real: (angles, H', W')
+        wavelets: for each scale, the wavelets' Fourier transforms, which are real: (angles, H', W')
             for the padded sides H' and W'.
-        averaging: for each scale the average of what its wavelets leave; the first is the
-            image's own as well.
+        averaging: for each scale, the averaging of its wavelets' output; the first is also used
+            for the image itself.
     """
 
     wavelets: tuple[np.ndarray, ...]
@@ -114,7 +114,8 @@ def _paths(planes: jax.Array, bank: _FilterBank) -> jax.Array:
     spectrum = jnp.fft.fft2(padded)[:, None]
     fine = _modulus(spectrum, bank.wavelets[0], 1)
     coarse = _modulus(spectrum, bank.wavelets[1], 2)
-    # A second wavelet that is no coarser than the first finds next to nothing: only one pair.
+    # A second wavelet that is not coarser than the first responds to almost nothing, so with two
+    # scales there is only one pair.
     second = bank.averaging[1](_modulus(jnp.fft.fft2(fine)[:, :, None], bank.wavelets[1], 2))
     return jnp.concatenate(
         [
@@ -131,7 +132,7 @@ def _modulus(spectrum: jax.Array, wavelets: np.ndarray, stride: int) -> jax.Arra
     """Returns ``|x * psi|`` at every `stride`-th position, for each wavelet."""
     product = spectrum * wavelets
     height, width = wavelets.shape[1] // stride, wavelets.shape[2] // stride
-    # Leaving out positions in space is taking the mean of the aliases in Fourier space.
+    # Subsampling in space is averaging the aliases in Fourier space.
     folded = product.reshape(*product.shape[:-2], stride, height, stride, width)
     return jnp.abs(jnp.fft.ifft2(jnp.mean(folded, axis=(-4, -2))))
 
@@ -152,8 +153,8 @@ def _filter_bank(height: int, width: int) -> _FilterBank:
 def _wavelet(height: int, width: int, scale: int, angle: int) -> np.ndarray:
     """Returns the Fourier transform of a Morlet wavelet, which is real.
 
-    ``psi(u) = g(u) (exp(i xi u) - beta)``, with a Gaussian g that is longer than wide, and beta
-    such that psi has mean 0; made periodic.
+    ``psi(u) = g(u) (exp(i xi u) - beta)``, made periodic, with an elongated Gaussian g and beta
+    such that psi has mean 0.
     """
     sigma, frequency = _SIGMA * 2**scale, _FREQUENCY / 2**scale
     turn = (_ANGLES // 2 - 1 - angle) * math.pi / _ANGLES
@@ -174,10 +175,11 @@ def _wavelet(height: int, width: int, scale: int, angle: int) -> np.ndarray:
 
 
 def _average(size: int, scale: int) -> np.ndarray:
-    """Returns a matrix that averages an axis, which a wavelet of this scale has left.
+    """Returns a matrix that averages one axis of the output of a wavelet of this scale.
 
-    The Gaussian of two dimensions is a product of two of one. It is cut to the frequencies of the
-    coarser axis; the first and the last position of the result are border and are left out.
+    The two-dimensional Gaussian is a product of two one-dimensional ones. It is cut to the
+    frequencies of the coarser axis; the first and the last position of the result are border and
+    are dropped.
     """
     sigma = _SIGMA * 2 ** (_SCALES - 1)
     positions = np.arange(size) + size * np.arange(-2, 3)[:, None]

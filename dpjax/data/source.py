@@ -16,12 +16,12 @@ class TextTokenizer(Protocol):
     """Turns texts into rows of tokens: `dpjax.models.Tokenizer`, or hashed words.
 
     Attributes:
-        vocabulary: how many tokens there are.
+        vocabulary: the number of tokens.
     """
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
 
     def rows(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, length: int
@@ -34,11 +34,11 @@ class File:
     """One official file.
 
     Args:
-        path: where it lies in the data set's folder.
-        checksum: as published, "md5:...", "sha1:..." or "sha256:..."; None if none is published.
-        size: in bytes; None if not known.
+        path: its path in the data set's folder.
+        checksum: the published one, "md5:...", "sha1:..." or "sha256:..."; None if there is none.
+        size: the size in bytes; None if not known.
         url: its own public address, if it has one.
-        plain: the same file without compression, which is read instead where it is there.
+        plain: the same file uncompressed, which is read instead if it is present.
     """
 
     path: str
@@ -49,15 +49,15 @@ class File:
 
     @property
     def forms(self) -> tuple["File", ...]:
-        """The file, and the forms in which it is accepted instead."""
+        """The file, and the forms that are accepted in its place."""
         return (self,) if self.plain is None else (self, self.plain)
 
     def present(self, folder: Path) -> "File | None":
-        """Returns the form that is there, or None."""
+        """Returns the form that is present, or None."""
         return next((form for form in self.forms if (folder / form.path).is_file()), None)
 
     def within(self, folder: Path) -> Path:
-        """Returns the path of the form that is there."""
+        """Returns the path of the form that is present."""
         return folder / (self.present(folder) or self).path
 
 
@@ -66,15 +66,15 @@ class Folder:
     """A folder of JPEG images, without checksums of their own.
 
     Args:
-        path: where it lies in the data set's folder.
-        count: how many images are in it.
+        path: its path in the data set's folder.
+        count: the number of images in it.
     """
 
     path: str
     count: int
 
     def images(self, folder: Path) -> list[Path]:
-        """Returns the images that are there, in the order of their names."""
+        """Returns the images that are present, sorted by name."""
         own = folder / self.path
         return sorted(path for path in own.iterdir() if is_image(path.name)) if own.is_dir() else []
 
@@ -85,9 +85,9 @@ class Archive:
 
     Args:
         url: its public address.
-        checksum: as published.
+        checksum: the published one.
         inside: the folder in the archive that holds the files.
-        size: in bytes; None if not known.
+        size: the size in bytes; None if not known.
     """
 
     url: str
@@ -101,16 +101,16 @@ class Source:
     """One row of `dpjax.data.DATASETS`.
 
     Args:
-        name: what `dpjax.data.load` takes.
+        name: the name that `dpjax.data.load` takes.
         title: its name in print.
         folder: its folder in the data directory; None if it needs no files.
-        examples: how many there are to train and to test; None where the files do not say.
-        classes: how many classes there are.
-        files: what is read.
-        notes: licence, split, and what else is worth knowing.
-        read: reads the files, which have been verified, from the folder. With `texts` it also
-            takes a tokenizer and a length.
-        archive: what brings all files, if there is a public one.
+        examples: the numbers of training and test examples; None if not known in advance.
+        classes: the number of classes.
+        files: the files that are read.
+        notes: licence, split, and anything else worth knowing.
+        read: reads the verified files from the folder. With `texts` it also takes a tokenizer and
+            a length.
+        archive: a public archive of all files, if there is one.
         texts: whether a tokenizer can be chosen.
     """
 
@@ -127,7 +127,7 @@ class Source:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The public addresses from which all files can be had; empty if there is none."""
+        """The public addresses of all files; empty if there is none."""
         if self.archive is not None:
             return (self.archive.url,)
         found = [entry.url for entry in self.files if isinstance(entry, File) and entry.url]
@@ -135,5 +135,5 @@ class Source:
 
 
 def is_image(name: str) -> bool:
-    """Says whether a file name is that of a JPEG image, and no hidden file."""
+    """Returns whether a file name is that of a JPEG image, and not of a hidden file."""
     return name.lower().endswith((".jpg", ".jpeg")) and not name.startswith(".")

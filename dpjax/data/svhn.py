@@ -33,7 +33,7 @@ def _split(path: Path, classes: int) -> Split:
             f"{path}: y is {labels.dtype} {labels.shape}, expected integers ({images.shape[3]}, 1)"
         )
     y = class_labels(path, labels, classes, first=1)
-    # The files call the digit 0 "10": label l, read as l - 1, is the digit l mod 10.
+    # The files label the digit 0 as 10: label l, read as l - 1, is the digit l mod 10.
     return Split(np.ascontiguousarray(images.transpose(3, 0, 1, 2)), (y + 1) % np.int32(classes))
 
 
@@ -42,7 +42,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
     try:
         found = loadmat(path, variable_names=("X", "y"))
-    except Exception as error:  # A damaged file makes scipy raise errors of a dozen types.
+    except Exception as error:  # for a damaged file, scipy raises errors of a dozen types
         raise ValueError(
             f"{path}: no readable MATLAB 5 file ({' '.join(str(error).split())})"
         ) from error

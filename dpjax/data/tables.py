@@ -1,4 +1,4 @@
-"""Lines and tab-separated tables of text, with the line's number in every refusal."""
+"""Lines and tab-separated tables of text; every error names the line."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ __all__ = ["integer_field", "text_lines", "tsv_rows"]
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a UTF-8 file that are not empty, each with its number from 1.
+    """Yields the non-empty lines of a UTF-8 file, each with its number, from 1.
 
-    Only a line feed ends a line: texts hold other characters that Python takes for one.
+    Only a line feed ends a line: texts hold other characters that Python treats as line ends.
     """
     with path.open(encoding="utf-8", newline="\n") as file:
         try:
@@ -25,10 +25,10 @@ def tsv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str
 
     Args:
         path: the file.
-        columns: which columns, by the names in the header.
+        columns: the wanted columns, by their names in the header.
 
     Returns:
-        The number of each line and its fields in the order of `columns`.
+        The number of each line, and its fields in the order of `columns`.
     """
     lines = text_lines(path)
     _, first = next(lines, (1, ""))

@@ -9,7 +9,7 @@ __all__ = ["bleu", "nist", "rouge_l", "score_words"]
 
 Texts = Sequence[str]
 
-_BETA = -math.log(0.5) / math.log(1.5) ** 2  # half of the score at two thirds of the length
+_BETA = -math.log(0.5) / math.log(1.5) ** 2  # halves the score at two thirds of the length
 _ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 
 
@@ -32,9 +32,9 @@ def score_words(text: str) -> list[str]:
 def bleu(candidates: Texts, references: Sequence[Texts]) -> float:
     """Returns BLEU-4 of all candidates together, from 0 to 1.
 
-    ``min(1, exp(1 - r / c)) (p_1 p_2 p_3 p_4)^(1/4)`` with p_n the share of the candidates' n-grams
-    that occur in a reference (each at most as often as there), c the candidates' length and r the
-    sum of the lengths of the references nearest in length.
+    ``min(1, exp(1 - r / c)) (p_1 p_2 p_3 p_4)^(1/4)``, where p_n is the share of the candidates'
+    n-grams that occur in a reference (each counted at most as often as there), c the candidates'
+    total length, and r the total length of the references nearest in length.
 
     Args:
         candidates: one text each.
@@ -63,7 +63,7 @@ def bleu(candidates: Texts, references: Sequence[Texts]) -> float:
 
 
 def nist(candidates: Texts, references: Sequence[Texts]) -> float:
-    """Returns NIST-5 of all candidates together: n-grams weighed by their information.
+    """Returns NIST-5 of all candidates together: n-grams are weighted by their information.
 
     Args:
         candidates: one text each.
@@ -103,10 +103,10 @@ def nist(candidates: Texts, references: Sequence[Texts]) -> float:
 def rouge_l(candidates: Texts, references: Sequence[Texts]) -> float:
     """Returns the mean ROUGE-L of the candidates, from 0 to 1.
 
-    With P and R the largest shares of the candidate's and of a reference's words that lie on a
-    longest common subsequence, ``(1 + 1.2^2) P R / (R + 1.2^2 P)``, as COCO's captions are scored.
-    Punctuation is left out, as there; words are those of `score_words`, where COCO uses the
-    Stanford tokenizer.
+    ``(1 + 1.2^2) P R / (R + 1.2^2 P)``, as for COCO's captions, where P and R are the largest
+    shares of the candidate's and of a reference's words on a longest common subsequence.
+    Punctuation is left out, as there. Words are those of `score_words`; COCO uses the Stanford
+    tokenizer instead.
 
     Args:
         candidates: one text each.

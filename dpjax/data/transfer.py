@@ -1,4 +1,4 @@
-"""One file over HTTP, continued where an earlier attempt broke off."""
+"""Downloads one file over HTTP, continuing an earlier attempt that was interrupted."""
 
 import http.client
 import re
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 __all__ = ["Progress", "check_address", "transfer"]
 
 Progress = Callable[[str, int, int | None], None]
-"""Is told the file's name, how many bytes are there, and how many there will be, if known."""
+"""Called with the file's name, the bytes received, and the bytes expected, if known."""
 
 _CHUNK = 1 << 16
 
 
 def check_address(field: str, url: str) -> None:
-    """Refuses what is no HTTP address: a file's path, for instance."""
+    """Raises ValueError unless `url` is an HTTP address; a file's path is not."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{field} = {url!r}: expected an address with http:// or https://")
@@ -26,14 +26,14 @@ def check_address(field: str, url: str) -> None:
 def transfer(
     url: str, part: Path, size: int | None, timeout: float, progress: Progress | None = None
 ) -> None:
-    """Brings a file to `part`, and leaves there what came if the connection breaks.
+    """Downloads a file to `part`, which keeps what was received if the connection breaks.
 
     Args:
         url: the address.
-        part: the file that grows; what is in it is kept, and the rest is asked for (HTTP Range).
-        size: how many bytes are expected; None takes the server's word.
-        timeout: seconds without an answer after which it is given up.
-        progress: is told how far it is.
+        part: the partial file; its content is kept, and only the rest is requested (HTTP Range).
+        size: the number of bytes expected; None takes the server's word.
+        timeout: seconds without an answer before giving up.
+        progress: called with the progress so far.
     """
     start = part.stat().st_size if part.exists() else 0
     if size is not None and start == size:
@@ -48,7 +48,7 @@ def transfer(
             _receive(response, url, part, start, size, progress)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and start:  # There is nothing after what is there.
+        if error.code == 416 and start:  # there is nothing after what was received
             if error.headers.get("Content-Range") == f"bytes */{start}":
                 return
             part.unlink()
@@ -72,7 +72,7 @@ def _receive(
     size: int | None,
     progress: Progress | None,
 ) -> None:
-    # A server that ignores the range sends everything (200): then the file begins anew.
+    # A server that ignores the range sends everything (200): then the file starts over.
     continued = response.status == 206 and _first_byte(response) == start
     if response.status == 206 and not continued:
         raise OSError(f"{url}: the server sends another part than byte {start} and after")

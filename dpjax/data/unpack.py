@@ -1,4 +1,4 @@
-"""Takes the wanted files out of an archive, and nothing that points out of it."""
+"""Extracts the wanted files from an archive, and nothing that points outside it."""
 
 import gzip
 import shutil
@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 __all__ = ["unpack"]
 
 _LARGEST_RATIO = 20
-"""Texts shrink to a quarter or so; what grows twentyfold is made to fill a disk."""
+"""Texts compress to about a quarter; an archive that grows twentyfold is made to fill a disk."""
 
 
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError)
@@ -26,17 +26,17 @@ class _Member(NamedTuple):
 
 
 def unpack(archive: Path, inside: str, wanted: Callable[[str], bool], into: Path) -> None:
-    """Writes the wanted files of a tar or zip archive below a folder.
+    """Extracts the wanted files of a tar or zip archive into a folder.
 
     Args:
         archive: the file.
-        inside: the folder in the archive; paths are taken relative to it.
-        wanted: says of a relative path whether it is written.
-        into: the folder.
+        inside: the folder in the archive to which paths are relative.
+        wanted: returns whether to write the file with a relative path.
+        into: the folder to write to.
 
     Raises:
-        ValueError: the archive is damaged, holds a path that leads out of it, a link or a device
-            among the wanted files, or unpacks to more than 20 times its size.
+        ValueError: if the archive is damaged, holds a path that leads out of it, has a link or a
+            device among the wanted files, or unpacks to more than 20 times its size.
     """
     limit = _LARGEST_RATIO * archive.stat().st_size
     try:
@@ -86,7 +86,7 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
             if not member.is_dir():
-                # Links are stored as files with their target as content: they stay that.
+                # Zip stores links as files with their target as content; they stay plain files.
                 yield _Member(
                     member.filename,
                     member.file_size,

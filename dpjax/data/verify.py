@@ -14,13 +14,13 @@ _MISSING = "missing"
 
 
 class Status(NamedTuple):
-    """How a file is found.
+    """The state of a file.
 
     Attributes:
-        path: where it is, or should be.
+        path: its actual or expected location.
         state: "ok", "no published checksum", "missing", "wrong size", "wrong checksum" or
             "wrong count".
-        detail: what was found and what was expected; empty if all is well.
+        detail: what was found and what was expected; empty if the file is fine.
     """
 
     path: Path
@@ -29,24 +29,24 @@ class Status(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the file is there, and nothing is known against it."""
+        """Whether the file is present and passes every available check."""
         return self.state in (_OK, _UNPUBLISHED)
 
     @property
     def missing(self) -> bool:
-        """Whether it is not there."""
+        """Whether the file is missing."""
         return self.state == _MISSING
 
 
 def status(entry: File | Folder, folder: Path) -> Status:
-    """Looks at one file, or at one folder of images.
+    """Checks one file, or one folder of images.
 
     Args:
-        entry: what is expected.
+        entry: the expected file or folder.
         folder: the data set's folder.
 
     Returns:
-        What was found.
+        The state found.
     """
     if isinstance(entry, Folder):
         return _folder_status(entry, folder)
@@ -66,7 +66,7 @@ def status(entry: File | Folder, folder: Path) -> Status:
 
 
 def checksum_of(path: Path, like: str) -> str:
-    """Returns a file's checksum in the form of another, as "md5:...".
+    """Returns a file's checksum with the algorithm of another checksum, such as "md5:...".
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
@@ -75,7 +75,7 @@ def checksum_of(path: Path, like: str) -> str:
     """
     algorithm = like.partition(":")[0]
     with path.open("rb") as file:
-        # Old checksums are what was published; they are here against damage, not against forgery.
+        # The published checksums are old; they guard against damage, not against forgery.
         digest = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
     return f"{algorithm}:{digest.hexdigest()}"
 

@@ -1,7 +1,7 @@
-"""Words as numbers, by a public rule that has seen no data.
+"""Words as numbers, by a public rule that depends on no data.
 
-A vocabulary that is counted on the private texts depends on them, and no noise covers that. Here a
-word's number is a hash: every text set has the same numbers, whatever is in it.
+A vocabulary counted on the private texts depends on them, and no noise covers that. Here a word's
+number is a hash, which is the same for every collection of texts.
 """
 
 import re
@@ -17,7 +17,7 @@ from dpjax.data.labels import class_labels
 __all__ = ["HASHED_WORDS", "SEPARATOR", "VOCABULARY", "labelled_texts", "padded", "word_ids"]
 
 VOCABULARY = 16_384
-"""How many numbers there are: 0 is padding, 1 separates two texts, words have the others."""
+"""The number of ids: 0 is padding, 1 separates two texts, words have the others."""
 
 SEPARATOR = 1
 
@@ -27,8 +27,8 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def word_ids(text: str) -> list[int]:
     """Returns the numbers of a text's words.
 
-    A word is a run of letters, digits and underscores, or one other sign; lower-cased, its number
-    is ``2 + crc32(word in UTF-8) mod (VOCABULARY - 2)``. Some words share a number.
+    A word is a run of letters, digits and underscores, or one other character. In lower case, its
+    number is ``2 + crc32(word in UTF-8) mod (VOCABULARY - 2)``. Some words share a number.
 
     >>> word_ids("Don't") == word_ids("don ' t")
     True
@@ -39,7 +39,7 @@ def word_ids(text: str) -> list[int]:
 
 
 def padded(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    """Returns rows as one int32 array, cut to a length or filled up with 0.
+    """Returns rows as one int32 array, cut or padded with 0 to a length.
 
     >>> padded([[5, 6, 7], [8]], length=2).tolist()
     [[5, 6], [8, 0]]
@@ -54,8 +54,8 @@ class HashedWords:
     """Texts as hashed words, for networks that are trained from scratch.
 
     Attributes:
-        vocabulary: how many numbers there are.
-        padding: what follows a shorter text.
+        vocabulary: the number of ids.
+        padding: the id that fills up shorter texts.
     """
 
     vocabulary = VOCABULARY
@@ -64,7 +64,7 @@ class HashedWords:
     def rows(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, length: int
     ) -> np.ndarray:
-        """Returns texts, or pairs with a separator between, as one int32 array, (n, length)."""
+        """Returns texts, or pairs with a separator between them, as int32 of (n, length)."""
         ids = [word_ids(text) for text in texts]
         if pairs is not None:
             ids = [
@@ -74,19 +74,19 @@ class HashedWords:
 
 
 HASHED_WORDS = HashedWords()
-"""What reads texts where no tokenizer is given."""
+"""The tokenizer that is used if none is given."""
 
 
 def labelled_texts(
     path: Path, rows: Iterable[tuple[int, Sequence[int]]], length: int, classes: int, first: int = 0
 ) -> Split:
-    """Returns labels with the numbers of their words as examples.
+    """Returns labelled texts as examples.
 
     Args:
-        path: the file they are from, for the error message.
+        path: the file they come from, for the error message.
         rows: a label and the numbers of the words, for each example.
-        length: how many words an example has, cut or filled up.
-        classes: how many classes there are.
+        length: the number of words to which an example is cut or padded.
+        classes: the number of classes.
         first: the file's smallest label.
     """
     labels, tokens = [], []
