@@ -1,9 +1,12 @@
 """What README, docs and tutorials show is what runs."""
 
+import ast
 import json
 import re
 import runpy
 import tomllib
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -22,6 +25,7 @@ def pages():
             yield pytest.param(page, id=name, marks=marks)
 
 
+@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # jax-privacy 2.0 calls it
 @pytest.mark.parametrize("page", list(pages()))
 def test_each_block_runs_alone(page, capsys):
     for block in doc_blocks.blocks(page):
@@ -60,6 +64,19 @@ def test_tutorials_compile_and_show_their_output():
             printed += bool(shown)
             assert bool(shown) == ("print(" in code), code
         assert printed
+
+
+def test_what_docs_import_from_dpjax_is_there():
+    """In time of a default run: the blocks and tutorials themselves are slow."""
+    texts = [block.text for page in PAGES for block in doc_blocks.blocks(page)]
+    texts += ["".join(code + "\n" for code, _ in doc_blocks.cells(file)) for file in NOTEBOOKS]
+    imports = [node for text in texts for node in ast.walk(ast.parse(text))]
+    imports = [node for node in imports if isinstance(node, ast.ImportFrom)]
+    own = {(node.module, name.name) for node in imports for name in node.names}
+    own = {(module, name) for module, name in own if module.partition(".")[0] == "dpjax"}
+    assert len(own) > 10
+    for module, name in own:
+        assert hasattr(import_module(module), name) or find_spec(f"{module}.{name}")
 
 
 @pytest.mark.slow
