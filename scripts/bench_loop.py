@@ -23,8 +23,8 @@ from dpjax import data
 from dpjax.data import Dataset, Pixels, Split
 from dpjax.sampling import Packed
 from dpjax.train import Experiment, Program, TrainState, build_program
-from dpjax.train.feed import Examples, examples_of
-from dpjax.train.runner import DeviceRunner, HostRunner
+from dpjax.train.feed import DeviceRunner, HostRunner, examples_of
+from dpjax.train.step import Examples
 
 BATCH = 256
 BARE = "bare step"

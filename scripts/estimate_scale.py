@@ -19,9 +19,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import models
 from dpjax.train import Experiment, Program, RunConfig, resolve
-from dpjax.train.feed import Examples
+from dpjax.train.feed import mesh_program
 from dpjax.train.mesh import Layout
-from dpjax.train.runner import mesh_program
+from dpjax.train.step import Examples
 
 _BYTES = {"s32": 4, "u32": 4, "f32": 4, "bf16": 2, "pred": 1, "s8": 1, "u8": 1}
 _COLLECTIVE = re.compile(

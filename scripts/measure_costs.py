@@ -23,8 +23,8 @@ from dpjax.papers import SeededRun, cells, recipe_of
 from dpjax.papers.core_hours import MeasuredNetwork, network_of
 from dpjax.sampling import FullBatch
 from dpjax.train import Experiment, build_program
-from dpjax.train.feed import Examples, examples_of
-from dpjax.train.step import TrainState
+from dpjax.train.feed import examples_of
+from dpjax.train.step import Examples, TrainState
 
 REFERENCE = MeasuredNetwork("small_cnn", 28)
 ALONE = 1.45e-4  # seconds per example of the small CNN, alone on a core, batches of 256

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.noise import fold, stream
-from dpjax.train.identity import member_key
+from dpjax.train.folder import member_key
 from tests.train.small import experiment, program
 
 STEPS = 5

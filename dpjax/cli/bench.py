@@ -21,9 +21,9 @@ from dpjax.cli.experiment import read_experiment
 from dpjax.cli.flags import add_config_flag
 from dpjax.gradients.per_example import ENGINES
 from dpjax.train.config import Experiment
-from dpjax.train.feed import Examples, examples_of
+from dpjax.train.feed import examples_of
 from dpjax.train.plan import build_optimizer
-from dpjax.train.step import Program, TrainState, build_program
+from dpjax.train.step import Examples, Program, TrainState, build_program
 
 __all__ = ["COMMAND", "CompiledStep", "Timed", "compiled", "ratio", "take_turns"]
 

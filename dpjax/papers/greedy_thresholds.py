@@ -19,7 +19,7 @@ from dpjax.train import (
     member_key,
     root_key,
 )
-from dpjax.train.runner import Runner
+from dpjax.train.feed import Runner
 
 __all__ = ["GreedySearch", "Thresholds", "greedy_search"]
 

@@ -16,7 +16,7 @@ from dpjax.models.nfnet_weights import read_nfnet
 from dpjax.papers.recipe import SeededRun
 from dpjax.papers.store import CurvePoint, RunRecord, Store, recorded
 from dpjax.train import Experiment, load_dataset, train
-from dpjax.train.identity import environment
+from dpjax.train.folder import environment
 
 __all__ = ["NFNETS", "nfnet_path", "pretrained_path", "run_all"]
 

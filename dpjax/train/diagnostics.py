@@ -9,8 +9,7 @@ import numpy as np
 from dpjax._states import find_state
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState
-from dpjax.train.feed import Examples
-from dpjax.train.step import Program, TrainState
+from dpjax.train.step import Examples, Program, TrainState
 
 __all__ = ["PROBED", "Probe"]
 

@@ -1,35 +1,48 @@
-"""Where rows come from: numbered examples, and batches gathered on the host ahead of their use."""
+"""Where rows come from: devices that hold the data, or a host that feeds them; and their steps."""
 
+import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import _checks
-from dpjax.data import RandomAccess, Split
+from dpjax.data import Dataset, RandomAccess, Split
 from dpjax.gradients.rows import leading_size
+from dpjax.mechanism import Mechanism
+from dpjax.privatize import Released
 from dpjax.sampling import Packed, Sampling
+from dpjax.train.config import RunConfig
+from dpjax.train.mesh import ONE_DEVICE, Layout, device_memory, local
+from dpjax.train.step import Examples, Program, Scores, TrainState
 
-__all__ = ["ExampleRows", "Examples", "Part", "examples_of", "gathered", "host_parts"]
+__all__ = [
+    "DeviceRunner",
+    "ExampleRows",
+    "HostRunner",
+    "Part",
+    "Runner",
+    "build_runner",
+    "examples_of",
+    "fits_on_device",
+    "gathered",
+    "host_parts",
+    "mesh_program",
+    "stacked",
+]
 
-
-class Examples(NamedTuple):
-    """Examples as the loop takes them, with a leading axis.
-
-    Attributes:
-        x: inputs as they are stored: pixels as bytes, tokens, or features.
-        y: class labels.
-        row: the example's own number, which its augmentation's key is folded with, so that it does
-            not matter on which device or in which part of a batch the example comes.
-    """
-
-    x: Any
-    y: Any
-    row: Any
+_MOST_BYTES = 2**27  # of rows that travel at once
+_MOST_STEPS = 2**12  # in one call, each of which leaves a few numbers on the device
 
 
 class ExampleRows:
@@ -176,3 +189,324 @@ def _ahead(parts: Iterator[Part], depth: int) -> Generator[Part]:
             yield part
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class Runner(ABC):
+    """Takes the steps of a program, and says how good the parameters are.
+
+    Args:
+        program: the program, for one device.
+        test: the held-out examples, which are split over a mesh.
+        layout: the devices.
+        most: how many steps one call may take.
+        members: whether states are those of several runs, `stacked`, on one device. Each has keys
+            of its own, so that batches and noise are its own too.
+    """
+
+    def __init__(
+        self, program: Program, test: Examples, layout: Layout, most: int, members: bool = False
+    ) -> None:
+        """Puts the held-out examples on the devices."""
+        self.most = most
+        self._program, self._layout, self._members = program, layout, members
+        self._scores = self._scorer(test)
+
+    @abstractmethod
+    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
+        """Takes steps, at most `most`; returns the new state and each step's released numbers."""
+
+    def evaluate(self, state: TrainState) -> Scores:
+        """Returns the scores on the held-out examples."""
+        return self._scores(self._layout.placed(state))
+
+    def _scorer(self, test: Examples) -> Callable[[TrainState], Scores]:
+        program, mesh = self._program, self._layout.mesh
+        if mesh is None:
+            one = program.evaluate
+            whole = jax.jit(jax.vmap(one, (0, None)) if self._members else one)
+            held = jax.device_put(test)
+            return lambda state: whole(state, held)
+        size, by_row = len(test.y), PartitionSpec("data")
+        shares = _split(test, size, self._layout)
+        outcomes = jax.shard_map(
+            program.outcomes,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), by_row),
+            out_specs=by_row,
+            axis_names={"data"},
+        )
+
+        def scores(state: TrainState, test: Examples) -> Scores:
+            right, losses = outcomes(state, test)
+            return Scores(jnp.mean(right[:size].astype(jnp.float32)), jnp.mean(losses[:size]))
+
+        compiled = jax.jit(scores, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        return lambda state: jax.tree.map(local, compiled(state, shares))
+
+    def _refuse_stored_momentum(self, field: str) -> None:
+        """Refuses a method that keeps something for each row of its one batch."""
+        method = self._program.plan.method
+        if isinstance(method, Mechanism) and method.full_batch:
+            raise ValueError(
+                f"{field} with method {method.name}: expected one device that holds the data, "
+                "since the method takes its full batch at once"
+            )
+
+
+def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: int = 1) -> Runner:
+    """Returns where the program runs, as `run` asks.
+
+    Args:
+        program: the program.
+        dataset: the data.
+        run: the devices, and whether they hold the data.
+        members: how many runs go side by side in one program; above 1, states are `stacked`.
+    """
+    layout = Layout.of(run)
+    train, test = examples_of(dataset.train), examples_of(dataset.test)
+    devices = 1 if layout.mesh is None else layout.mesh.size
+    if run.data == "host" or (run.data == "auto" and not fits_on_device(train, devices)):
+        return HostRunner(program, train, test, layout)
+    if isinstance(train, ExampleRows):
+        raise ValueError("run.data = 'device': expected 'host' for data that are read on demand")
+    most = max(1, min(program.plan.steps, _MOST_STEPS))
+    return DeviceRunner(program, train, test, most, layout, members > 1)
+
+
+def fits_on_device(data: Any, devices: int = 1) -> bool:
+    """Says whether arrays, split over devices, take at most half of the memory of each."""
+    if any(isinstance(leaf, ExampleRows | np.memmap) for leaf in jax.tree.leaves(data)):
+        return False  # what is read on demand stays where it is
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / devices <= device_memory() / 2
+
+
+class DeviceRunner(Runner):
+    """Devices that hold the data; steps are one compiled loop.
+
+    On a mesh every device holds a share of the rows, draws its own rows of the batch from the one
+    key and loops over its own chunks; one sum goes over the devices, and all of them add the same
+    noise. The run is that of one device, but for the order in which float32 numbers are added.
+
+    Args:
+        program: the program, for one device.
+        train: the private examples; each process reads those of its own devices.
+        test: the held-out examples.
+        most: how many steps one call may take.
+        layout: the devices.
+        members: see `Runner`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        train: Examples,
+        test: Examples,
+        most: int,
+        layout: Layout = ONE_DEVICE,
+        members: bool = False,
+    ) -> None:
+        """Puts the data on the devices."""
+        super().__init__(program, test, layout, most, members)
+        if layout.mesh is None:
+            self._data = jax.device_put(train)
+            advance: Callable[..., Any] = partial(program.advance, most=most)
+            # The number of steps is shared by all members.
+            self._compiled = jax.jit(jax.vmap(advance, (0, None, None)) if members else advance)
+            return
+        self._refuse_stored_momentum(f"run.mesh = {dict(layout.mesh.shape)}")
+        self._data = _split(train, program.plan.dataset_size, layout)
+        self._compiled = mesh_program(program, most, layout)
+
+    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
+        """Takes steps as one call of the compiled loop."""
+        placed = self._layout.placed(state)
+        state, released = self._compiled(placed, self._data, jnp.int32(steps))
+        taken = np.s_[:, :steps] if self._members else np.s_[:steps]
+        return state, jax.tree.map(lambda leaf: local(leaf)[taken], released)
+
+    def temporary_bytes(self, state: TrainState) -> int:
+        """Returns the memory that the compiled program needs beside its arguments, by XLA."""
+        lowered = self._compiled.lower(state, self._data, jnp.int32(1))
+        analysis: Any = lowered.compile().memory_analysis()  # compiled once: jit takes it from here
+        return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+
+def mesh_program(program: Program, most: int, layout: Layout) -> Any:
+    """Returns ``advance(state, data, steps)``, jitted, over the devices of a layout.
+
+    Where it splits parameters, JAX splits the program: none is whole on a device but while a step
+    computes with it. Otherwise each device runs its own, and sums over devices are finer.
+
+    Args:
+        program: the program, for one device.
+        most: how many steps a call may take.
+        layout: the devices.
+    """
+    mesh = layout.devices
+    everywhere, by_row = PartitionSpec(), PartitionSpec("data")
+    if layout.rules:
+        split = replace(program, sharding=NamedSharding(mesh, by_row))
+        advance: Callable[..., Any] = partial(split.advance, most=most)
+    else:
+        advance = jax.shard_map(
+            partial(replace(program, axis="data").advance, most=most),
+            mesh=mesh,
+            in_specs=(everywhere, by_row, everywhere),
+            out_specs=everywhere,
+            axis_names={"data"},
+        )
+    state = layout.shardings(jax.eval_shape(program.init, jax.random.key(0)))
+    return jax.jit(advance, out_shardings=(state, NamedSharding(mesh, everywhere)))
+
+
+class HostRunner(Runner):
+    """Data that stay on the host: each batch reaches the devices in parts, fetched ahead.
+
+    The batches are those that the devices themselves would draw from the same key. With several
+    devices each has its own range of rows, and one sum goes over them at the end of a batch.
+
+    Args:
+        program: the program.
+        train: the private examples: NumPy arrays, memory maps, or a source of rows.
+        test: the held-out examples.
+        layout: the devices.
+    """
+
+    def __init__(
+        self, program: Program, train: Any, test: Examples, layout: Layout = ONE_DEVICE
+    ) -> None:
+        """Compiles nothing yet."""
+        super().__init__(program, test, layout, most=2**31)
+        self._refuse_stored_momentum("run.data = 'host'")
+        if layout.rules:
+            raise ValueError(
+                "run.sharding with data on the host: expected data that the devices hold, or "
+                "parameters that every device holds"
+            )
+        self._data = train
+
+        def add(total: Any, state: TrainState, rows: Any, packed: Packed) -> Any:
+            part = program.clipped_sum(state, rows, packed)
+            return part if total is None else total + part
+
+        self._add = jax.jit(add)
+        if layout.mesh is None:
+            self._finish = jax.jit(program.finish)
+            return
+        split = replace(program, axis="data")
+        finish = jax.shard_map(
+            lambda state, total: split.finish(state, jax.tree.map(lambda leaf: leaf[0], total)),
+            mesh=layout.mesh,
+            in_specs=(PartitionSpec(), PartitionSpec("data")),
+            out_specs=PartitionSpec(),
+            axis_names={"data"},
+        )
+        self._finish = jax.jit(finish)
+
+    def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
+        """Takes steps."""
+        state = self._layout.placed(state)
+        start = int(local(state.step))
+        taken: list[Released] = []
+        feed = partial(
+            host_parts,
+            self._data,
+            self._program.plan.sampling,
+            state.key.addressable_data(0),
+            self._rows_per_part(),
+            start=start,
+            stop=start + steps,
+        )
+        with ExitStack() as open_feeds:
+            feeds = [
+                open_feeds.enter_context(closing(feed(device=device, share=share)))
+                for device, share in self._shares()
+            ]
+            for _ in range(steps):
+                state, released = self._step(state, feeds)
+                if taken:  # parts that wait for their turn on the device take up its memory
+                    jax.block_until_ready(taken[-1])
+                taken.append(released)
+        return state, jax.tree.map(lambda *leaves: np.stack([*map(local, leaves)]), *taken)
+
+    def _step(
+        self, state: TrainState, feeds: Sequence[Iterator[Part]]
+    ) -> tuple[TrainState, Released]:
+        """Takes one step, of what the feeds of this process's devices give for it."""
+        own = [
+            jax.tree.map(lambda leaf: leaf.addressable_data(i), state)  # noqa: B023
+            for i in range(len(feeds))
+        ]
+        totals: list[Any] = [None] * len(own)
+        for parts in zip_longest(*map(_batch, feeds)):  # no device gets more before all have work
+            for i, part in enumerate(parts):
+                if part is not None:
+                    totals[i] = self._add(totals[i], own[i], part.rows, part.packed)
+        if self._layout.mesh is None:
+            return self._finish(state, totals[0])
+        sharding = NamedSharding(self._layout.mesh, PartitionSpec("data"))
+        return self._finish(state, jax.tree.map(partial(_joined, sharding), *totals))
+
+    def _shares(self) -> list[tuple[jax.Device | None, tuple[int, int] | None]]:
+        """Returns this process's devices, each with its range of rows."""
+        if self._layout.mesh is None:
+            return [(None, None)]
+        rows = -(-self._program.plan.dataset_size // self._layout.mesh.size)
+        return [
+            (device, (i * rows, rows))
+            for i, device in enumerate(self._layout.mesh.devices.flat)
+            if device.process_index == jax.process_index()
+        ]
+
+    def _rows_per_part(self) -> int:
+        """Returns how many rows travel at once: a whole batch mostly, in whole chunks."""
+        plan, mesh = self._program.plan, self._layout.mesh
+        chunk = plan.experiment.train.chunk
+        expected = plan.batch_size / (1 if mesh is None else mesh.size)
+        likely = expected + 3 * math.sqrt(expected)  # 999 of 1000 batches, as on the device
+        row = jax.tree.leaves(gathered(self._data, np.zeros(1, np.int32)))
+        room = _MOST_BYTES // (chunk * sum(leaf.nbytes for leaf in row))
+        return chunk * max(1, min(math.ceil(likely / chunk), room))
+
+
+def stacked(states: Sequence[TrainState]) -> TrainState:
+    """Returns the states of several members with a leading axis; of one, as it is."""
+    if len(states) == 1:
+        return states[0]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def _split(examples: Examples, size: int, layout: Layout) -> Examples:
+    """Returns examples split over the data axis; each process reads the rows of its devices.
+
+    Rows of zeros at the end, which no draw can reach, make the shares equal.
+    """
+    shares = layout.devices.shape["data"]
+    rows = -(-size // shares)
+    sharding = NamedSharding(layout.devices, PartitionSpec("data"))
+
+    def placed(leaf: Any) -> jax.Array:
+        def read(index: Any) -> np.ndarray:
+            start, stop, _ = index[0].indices(rows * shares)
+            found = np.asarray(leaf[start : min(stop, size)])
+            missing = (stop - start) - len(found)
+            return np.concatenate([found, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
+
+        return jax.make_array_from_callback((rows * shares, *leaf.shape[1:]), sharding, read)
+
+    return jax.tree.map(placed, examples)
+
+
+def _batch(feed: Iterator[Part]) -> Iterator[Part]:
+    """Yields the parts of one batch."""
+    for part in feed:
+        yield part
+        if part.last:
+            return
+
+
+def _joined(sharding: NamedSharding, *parts: jax.Array) -> jax.Array:
+    """Returns one array with a row for each device, of which this process holds `parts`."""
+    shape = (sharding.mesh.size, *parts[0].shape)
+    rows = [part[None] for part in parts]
+    return jax.make_array_from_single_device_arrays(shape, sharding, rows)

@@ -19,8 +19,8 @@ from dpjax.privatize import PrivatizeState, Released
 from dpjax.train import mesh
 from dpjax.train.checkpoint import Checkpoints, describe, difference
 from dpjax.train.config import Experiment
-from dpjax.train.folder import RunFolder
-from dpjax.train.identity import (
+from dpjax.train.folder import (
+    RunFolder,
     RunIdentity,
     differences,
     environment,

@@ -19,16 +19,38 @@ from dpjax.models import Network, Parameters, split
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.sampling import Drawn, Packed
 from dpjax.train.config import Experiment
-from dpjax.train.feed import Examples
 from dpjax.train.network import build_network, with_hash, with_weights
 from dpjax.train.plan import Plan, build_optimizer, resolve
 
-__all__ = ["VARIABLE", "Program", "Scores", "TrainState", "build_program", "released_of"]
+__all__ = [
+    "VARIABLE",
+    "Examples",
+    "Program",
+    "Scores",
+    "TrainState",
+    "build_program",
+    "released_of",
+]
 
 VARIABLE = ("optimizer.learning_rate", "method.threshold")
 """Numbers that may differ between members of one compiled program: none that is accounted."""
 
 _EVALUATED_AT_ONCE = 500
+
+
+class Examples(NamedTuple):
+    """Examples as the loop takes them, with a leading axis.
+
+    Attributes:
+        x: inputs as they are stored: pixels as bytes, tokens, or features.
+        y: class labels.
+        row: the example's own number, which its augmentation's key is folded with, so that it does
+            not matter on which device or in which part of a batch the example comes.
+    """
+
+    x: Any
+    y: Any
+    row: Any
 
 
 class Scores(NamedTuple):

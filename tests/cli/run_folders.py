@@ -8,8 +8,7 @@ from dpjax.methods.table import build_method
 from dpjax.privatize import Released
 from dpjax.sampling import Poisson
 from dpjax.train.config import Experiment
-from dpjax.train.folder import RunFolder
-from dpjax.train.identity import RunIdentity
+from dpjax.train.folder import RunFolder, RunIdentity
 
 STEPS, PER_EPOCH, SAMPLING = 12, 4, Poisson.with_rate(0.1)
 

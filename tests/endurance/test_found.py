@@ -32,8 +32,7 @@ from dpjax.models import build
 from dpjax.papers import Store
 from dpjax.testing import SLACK
 from dpjax.train import Experiment
-from dpjax.train.folder import RunFolder
-from dpjax.train.identity import RunIdentity
+from dpjax.train.folder import RunFolder, RunIdentity
 from dpjax.train.network import file_hash
 from tests.cli.run_folders import write_run
 

@@ -18,7 +18,7 @@ import pytest
 import dpjax
 from dpjax import noise
 from dpjax.train import train
-from dpjax.train.identity import member_key, next_lineage, root_key
+from dpjax.train.folder import member_key, next_lineage, root_key
 from tests.train import small
 
 PACKAGE = Path(dpjax.__file__).parent
@@ -123,9 +123,9 @@ DERIVED = ("stream", "fold", "fold_in", "split", "params")  # rngs.params() of N
 
 # Keys that are made, not handed down, and why they may be.
 MADE = {
-    "train/identity.py": "the root of all",
+    "train/folder.py": "the root of all",
     "train/training.py": "the same root, as the first process sent it",
-    "train/runner.py": "for shapes alone",
+    "train/feed.py": "for shapes alone",
     "models/frozen_prefix.py": "for shapes alone",
     "models/generation.py": "greedy and beam search, which draw nothing",
     "models/pretrained.py": "a new classifier's first values, which are public",

@@ -210,7 +210,7 @@ class TestMembers:
 
     @pytest.mark.slow
     def test_what_several_members_cannot_share_runs_one_after_another(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("dpjax.train.runner.fits_on_device", lambda data, devices: False)
+        monkeypatch.setattr("dpjax.train.feed.fits_on_device", lambda data, devices: False)
         assert len(run(tmp_path / "host", run__seeds=2)) == 2
         vary = {"method.threshold": [0.5, 0.9]}
         assert len(run(tmp_path / "mesh", vary=vary, run__mesh={"data": 2})) == 2

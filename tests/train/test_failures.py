@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import _files
 from dpjax.train import RunFolder, train
-from dpjax.train.runner import DeviceRunner
+from dpjax.train.feed import DeviceRunner
 from tests.marks import some
 from tests.train.small import experiment, images
 

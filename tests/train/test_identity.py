@@ -12,7 +12,7 @@ from dpjax import noise
 from dpjax.data import Split
 from dpjax.models.parameters import flat
 from dpjax.train import Run, RunFolder, export, train
-from dpjax.train.identity import environment
+from dpjax.train.folder import environment
 from tests.train.small import Killed, experiment, images, stop_after
 
 DATA = images()

@@ -7,7 +7,7 @@ import pytest
 
 from dpjax.data import Dataset, Split
 from dpjax.train import build_program
-from dpjax.train.feed import Examples
+from dpjax.train.step import Examples
 from tests.train.small import experiment
 
 RNG = np.random.default_rng(0)

@@ -18,14 +18,13 @@ from jax.sharding import PartitionSpec as P
 
 from dpjax.gradients import per_example
 from dpjax.models.parameters import flat
-from dpjax.train import Experiment, build_program, build_runner, mesh, runner, train, training
+from dpjax.train import Experiment, build_program, build_runner, feed, mesh, train, training
 from dpjax.train.checkpoint import Checkpoints
 from dpjax.train.config import RunConfig
-from dpjax.train.feed import examples_of
-from dpjax.train.identity import member_key
+from dpjax.train.feed import DeviceRunner, HostRunner, examples_of, stacked
+from dpjax.train.folder import member_key
 from dpjax.train.mesh import Layout
 from dpjax.train.progress import Progress
-from dpjax.train.runner import DeviceRunner, HostRunner, stacked
 from tests.marks import some
 from tests.train.small import N, experiment, images, program
 
@@ -300,9 +299,9 @@ class TestHost:
 
     def test_auto_asks_for_the_memory(self, monkeypatch):
         own, size = PLAIN("dp_sgd"), sum(leaf.nbytes for leaf in TRAIN)
-        monkeypatch.setattr(runner, "device_memory", lambda: 2 * size)
+        monkeypatch.setattr(feed, "device_memory", lambda: 2 * size)
         assert isinstance(build_runner(own, DATA, RunConfig()), DeviceRunner)
-        monkeypatch.setattr(runner, "device_memory", lambda: 2 * size - 2)
+        monkeypatch.setattr(feed, "device_memory", lambda: 2 * size - 2)
         assert isinstance(build_runner(own, DATA, RunConfig()), HostRunner)
         assert isinstance(build_runner(own, DATA, RunConfig(data="device")), DeviceRunner)
         monkeypatch.undo()

@@ -25,8 +25,9 @@ from dpjax.train import (
     member_key,
     root_key,
 )
-from dpjax.train.feed import Examples, examples_of
+from dpjax.train.feed import examples_of
 from dpjax.train.folder import NOT_PRIVATE
+from dpjax.train.step import Examples
 
 __all__ = [
     "EDGES",

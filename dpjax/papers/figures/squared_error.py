@@ -17,8 +17,8 @@ from dpjax.thresholds.histogram import (
     norm_histogram,
 )
 from dpjax.train import Experiment, Plan, build_program, build_runner, member_key, root_key
-from dpjax.train.feed import Examples, examples_of
-from dpjax.train.step import TrainState
+from dpjax.train.feed import examples_of
+from dpjax.train.step import Examples, TrainState
 
 __all__ = [
     "NoisyGradient",
