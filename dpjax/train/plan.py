@@ -1,6 +1,7 @@
 """From an experiment and the size of its data to what runs: method, sampling, steps, optimizer."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import optax
 
 from dpjax import _checks, accounting
-from dpjax.accounting import Budget, Ledger
+from dpjax.accounting import Ledger, Steps
+from dpjax.accounting.calibration import largest_integer
+from dpjax.accounting.missing_mass import NoEpsilonError
 from dpjax.accounting.relation import SUPPORTED, relation_of
 from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method
@@ -75,9 +78,51 @@ class Plan:
         """Whether there is anything to account for."""
         return self.method.guarantee.private
 
-    def ledger(self) -> Ledger:
-        """Returns an empty ledger for the data set."""
-        return Ledger(self.experiment.data.name, self.experiment.privacy.unit)
+    def ledger(self, step: int = 0, before: Ledger | None = None, start: int = 0) -> Ledger:
+        """Returns the ledger of the data set at a step.
+
+        Args:
+            step: how many steps were taken in all.
+            before: what was released before this plan took over; None for nothing.
+            start: the step at which it did.
+        """
+        if before is None:
+            before = Ledger(self.experiment.data.name, self.experiment.privacy.unit)
+        if step == start or not isinstance(self.method, Mechanism):
+            return before
+        return before.add(Steps(self.method, self.sampling, step - start, start))
+
+    def epsilon(self, ledger: Ledger) -> float:
+        """Returns what a ledger costs; infinite where no epsilon holds at this delta."""
+        try:
+            return ledger.upper_epsilon(self.delta, self.accountant)
+        except NoEpsilonError:
+            return math.inf
+
+    def within_budget(self, before: Ledger | None = None, start: int = 0) -> "Plan":
+        """Returns the plan with as many of the steps asked for as the budget allows.
+
+        Args:
+            before: what was released before this plan takes over; None for nothing.
+            start: the step at which it does.
+
+        Raises:
+            ValueError: the budget does not allow even one step.
+        """
+        limit, most = self.experiment.privacy.epsilon, self.asked - start
+        if limit is None or not isinstance(self.method, Mechanism):
+            return replace(self, steps=self.asked)
+
+        def fits(steps: int) -> bool:
+            return self.epsilon(self.ledger(start + steps, before, start)) <= limit
+
+        allowed = most if fits(most) else largest_integer(fits, most)
+        if not allowed:
+            spent = f"more, all of it was spent on the {start} steps before"
+            little = f"noise multiplier {self.method.noise_multiplier!r}"
+            enough = f"enough for one step of {self.name} at {little}"
+            raise ValueError(f"privacy.epsilon = {limit:g}: expected {spent if start else enough}")
+        return replace(self, steps=start + allowed)
 
 
 def resolve(experiment: Experiment, dataset_size: int) -> Plan:
@@ -115,7 +160,6 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
     }
     accountant = _accountant(experiment, sampling)
     method, calibrated = _method(experiment, sampling, steps, delta, accountant, facts)
-    allowed = steps if calibrated else _allowed(experiment, method, sampling, steps, delta)
     resolved = replace(
         experiment,
         data=replace(experiment.data, examples=dataset_size),
@@ -123,16 +167,8 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
         train=replace(config, epochs=None, steps=steps),
         privacy=replace(experiment.privacy, delta=delta, accountant=accountant),
     )
-    return Plan(
-        resolved,
-        method,
-        sampling,
-        dataset_size,
-        batch_size,
-        allowed,
-        delta,
-        accountant,
-    )
+    plan = Plan(resolved, method, sampling, dataset_size, batch_size, steps, delta, accountant)
+    return plan if calibrated else plan.within_budget()
 
 
 def _sampling(config: TrainConfig, dataset_size: int) -> Sampling:
@@ -190,26 +226,6 @@ def _method(
             f"method.noise_multiplier and no epsilon. {method.guarantee.statement}"
         )
     return method, False
-
-
-def _allowed(
-    experiment: Experiment, method: Release, sampling: Sampling, steps: int, delta: float
-) -> int:
-    """Returns how many of the steps the budget allows."""
-    privacy = experiment.privacy
-    if privacy.epsilon is None or not isinstance(method, Mechanism):
-        return steps
-    budget = Budget(privacy.epsilon, delta, privacy.accountant)
-    empty = Ledger(experiment.data.name, privacy.unit)
-    if budget.spent(empty.add_steps(method, sampling, steps)) <= privacy.epsilon:
-        return steps
-    allowed = budget.steps_left(empty, method, sampling, most=steps)
-    if not allowed:
-        raise ValueError(
-            f"privacy.epsilon = {privacy.epsilon:g}: expected enough for one step of {method.name} "
-            f"at noise multiplier {method.noise_multiplier!r}"
-        )
-    return allowed
 
 
 def build_optimizer(

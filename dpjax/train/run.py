@@ -1,6 +1,5 @@
 """One run: what it executes, what it has released, and where it is kept."""
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 
 from dpjax.accounting import Ledger, Steps, privacy_statement
-from dpjax.accounting.calibration import largest_integer
 from dpjax.accounting.missing_mass import NoEpsilonError
 from dpjax.accounting.statement import NOT_COUNTED
 from dpjax.data import HASHED_ROWS
@@ -75,6 +73,23 @@ class Run:
     def plan(self) -> Plan:
         """What runs and is accounted."""
         return self.program.plan
+
+    @property
+    def moved(self) -> str:
+        """What draws other bits than before, if there are steps left to draw them for; or ""."""
+        if int(self.state.step) >= self.plan.steps:
+            return ""
+        return differences(self.identity.environment, environment())
+
+    def check_environment(self) -> None:
+        """Refuses to resume where a step that is repeated could get other noise."""
+        if self.moved:
+            how = "; rekey=True resumes with keys of its own and an entry in the ledger"
+            raise ValueError(
+                f"{self.folder.path}: {self.moved}: expected what the run was begun with, which "
+                "draws the same noise for a step that is repeated"
+                f"{how if self.plan.private else ''}"
+            )
 
     @classmethod
     def begin(
@@ -204,13 +219,9 @@ class Run:
 
     def ledger(self, step: int) -> Ledger | None:
         """Returns the ledger at a step; None where there is no guarantee to account for."""
-        method = self.plan.method
-        if not self.plan.private or not isinstance(method, Mechanism):
+        if not self.plan.private or not isinstance(self.plan.method, Mechanism):
             return None
-        if step == self.start:
-            return self.before
-        entry = Steps(method, self.plan.sampling, step - self.start, self.start)
-        return self.before.add(entry)
+        return self.plan.ledger(step, self.before, self.start)
 
     def announce(self, step: int) -> None:
         """Enters the steps up to `step` in the ledger on disk, before they are taken.
@@ -234,17 +245,9 @@ class Run:
             self.folder.write_ledger(ledger)
 
     def epsilon(self, step: int) -> float | None:
-        """Returns what was spent up to a step; None without a guarantee.
-
-        It is infinite where the noise is so small that no epsilon holds at this delta.
-        """
+        """Returns what was spent up to a step; None without a guarantee."""
         ledger = self.ledger(step)
-        if ledger is None:
-            return None
-        try:
-            return ledger.upper_epsilon(self.plan.delta, self.plan.accountant)
-        except NoEpsilonError:
-            return math.inf
+        return None if ledger is None else self.plan.epsilon(ledger)
 
     def evaluation(
         self, step: int, scores: Scores, released: Released, epsilon: float | None
@@ -336,24 +339,10 @@ class Run:
 
     def _within_budget(self) -> Self:
         """Returns the run with no more steps planned than the budget leaves after `before`."""
-        epsilon, asked = self.plan.experiment.privacy.epsilon, self.plan.asked
         if not self.before.entries:
             return self  # the plan itself was made for the whole budget
-        steps = asked
-        if epsilon is not None:
-
-            def fits(more: int) -> bool:
-                spent = self.epsilon(self.start + more)
-                return spent is not None and spent <= epsilon
-
-            allowed = largest_integer(fits, asked - self.start)
-            if not allowed:
-                raise ValueError(
-                    f"privacy.epsilon = {epsilon:g}: expected more, all of it was spent on the "
-                    f"{self.start} steps before"
-                )
-            steps = self.start + allowed
-        return replace(self, program=replace(self.program, plan=replace(self.plan, steps=steps)))
+        plan = self.plan.within_budget(self.before, self.start)
+        return replace(self, program=replace(self.program, plan=plan))
 
 
 def common_steps(folders: Sequence[RunFolder]) -> list[int]:

@@ -22,7 +22,7 @@ from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.diagnostics import PROBED, Probe
 from dpjax.train.feed import DeviceRunner, Runner, build_runner, examples_of, gathered, stacked
-from dpjax.train.folder import RunFolder, differences, environment, root_key
+from dpjax.train.folder import RunFolder, root_key
 from dpjax.train.mesh import Layout, device_memory
 from dpjax.train.network import starting_weights, with_frozen_states
 from dpjax.train.plan import Plan
@@ -39,6 +39,10 @@ _SECONDS_PER_CALL = 1.0  # about how often a person wants to see the bar move
 _EXACT = 100  # as many evaluations have an epsilon of their own, which takes up to half a second
 _LONG = 12  # of more, so many and a few at the start
 _SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, unless asked otherwise
+_SEEDED = (
+    "seed {}: the noise is reproducible, so whoever knows the seed can take it away; do not "
+    "publish this run"
+)
 
 
 class Preempted(Exception):
@@ -138,15 +142,17 @@ def train(
                 locks.enter_context(place.locked())
         mesh.wait_for_all("the folder is made")
         entered = _entered(members, folders, known, dataset, rekey, layout)
-        notes = [note for run in entered for note in run.notes]
-        for note in dict.fromkeys([*notes, *_of_the_seed(experiment)]):
-            if mesh.is_primary():
+        notes = dict.fromkeys(note for run in entered for note in run.notes)
+        if experiment.run.seed is not None:
+            notes[_SEEDED.format(experiment.run.seed)] = None
+        if mesh.is_primary():
+            for note in notes:
                 say(note)
-        return [
-            result
-            for group, runner in _groups(entered, dataset, experiment.run, say)
-            for result in _driven(group, runner, dataset, experiment.run, progress, callback)
-        ]
+        results = []
+        for runs, runner in _groups(entered, dataset, experiment.run, say):
+            watching = _watching(runs, progress, callback) if mesh.is_primary() else []
+            results += _Loop(runs, runner, watching, _probe(runs, dataset)).to_the_end()
+        return results
 
 
 def _entered(
@@ -206,8 +212,14 @@ def _groups(
     runs: Sequence[Run], dataset: Dataset, config: RunConfig, say: Callable[[str], None]
 ) -> Iterator[tuple[Sequence[Run], Runner]]:
     """Yields the runs that go in step with each other, and where they run."""
-    if len(runs) > 1 and _in_step(runs):
-        runner = build_runner(runs[0].program, dataset, config, len(runs))
+    first = runs[0]
+    in_step = all(
+        int(run.state.step) == int(first.state.step)
+        and (run.plan.steps, run.before, run.start) == (first.plan.steps, first.before, first.start)
+        for run in runs
+    )
+    if len(runs) > 1 and in_step:
+        runner = build_runner(first.program, dataset, config, len(runs))
         if isinstance(runner, DeviceRunner):
             needed = runner.temporary_bytes(stacked([run.state for run in runs]))
             if needed <= device_memory() / 2:
@@ -218,36 +230,24 @@ def _groups(
         yield [run], build_runner(run.program, dataset, config)
 
 
-def _in_step(runs: Sequence[Run]) -> bool:
-    """Says whether runs have the same steps before and after them, and so the same costs."""
-    first = runs[0]
-    return all(
-        int(run.state.step) == int(first.state.step)
-        and run.plan.steps == first.plan.steps
-        and (run.before, run.start) == (first.before, first.start)
-        for run in runs
-    )
-
-
-def _driven(
+def _watching(
     runs: Sequence[Run],
-    runner: Runner,
-    dataset: Dataset,
-    config: RunConfig,
     progress: Callable[[str], Progress],
     callback: Callable[[Sequence[Evaluation]], None] | None,
-) -> list[Result]:
-    program = runs[0].program
-    probe = None
-    if config.diagnostics:
-        some = np.arange(min(PROBED, dataset.size))
-        probe = Probe(program, gathered(examples_of(dataset.train), some))
-    watching: list[Progress] = []
-    if mesh.is_primary():
-        watching = [progress(program.plan.name)]
-        watching += [Progress(callback)] if callback is not None else []
-        watching += [TensorBoard(runs[0].folder.path / "tensorboard")] if config.tensorboard else []
-    return drive(runs, runner, config, watching, probe)
+) -> list[Progress]:
+    watching = [progress(runs[0].plan.name)]
+    if callback is not None:
+        watching.append(Progress(callback))
+    if runs[0].plan.experiment.run.tensorboard:
+        watching.append(TensorBoard(runs[0].folder.path / "tensorboard"))
+    return watching
+
+
+def _probe(runs: Sequence[Run], dataset: Dataset) -> Probe | None:
+    if not runs[0].plan.experiment.run.diagnostics:
+        return None
+    some = np.arange(min(PROBED, dataset.size))
+    return Probe(runs[0].program, gathered(examples_of(dataset.train), some))
 
 
 def _resumed(
@@ -302,7 +302,7 @@ def _as_it_was(
     if not rekey or stored.identity == asked.identity:
         run = Run.resume(program, folder, marks, step, layout)
         if not rekey:
-            _check_environment(run)
+            run.check_environment()
         return run
     old = Run.resume(build_program(stored, dataset, program.varied), folder, marks, step, layout)
     old.check_successor(program)
@@ -314,7 +314,7 @@ def _changed(program: Program, old: Run) -> Run:
     if mesh.is_primary():
         old.folder.settle()
     asked = program.plan.experiment.identity
-    same = old.plan.experiment.identity == asked and not _moved(old)
+    same = old.plan.experiment.identity == asked and not old.moved
     run = old if same else old.rekey(replace(program, varied=old.program.varied))
     if mesh.is_primary():
         run.folder.cut(int(old.state.step))
@@ -332,33 +332,6 @@ def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
             f"{folder} holds {together} runs that were begun together: expected as many, not "
             f"{len(places)}"
         )
-
-
-def _moved(run: Run) -> str:
-    """Says what draws other bits than before, if the run has steps left to draw them for."""
-    if int(run.state.step) >= run.plan.steps:
-        return ""
-    return differences(run.identity.environment, environment())
-
-
-def _check_environment(run: Run) -> None:
-    if not (moved := _moved(run)):
-        return
-    how = "; rekey=True resumes with keys of its own and an entry in the ledger"
-    raise ValueError(
-        f"{run.folder.path}: {moved}: expected what the run was begun with, which draws "
-        f"the same noise for a step that is repeated{how if run.plan.private else ''}"
-    )
-
-
-def _of_the_seed(experiment: Experiment) -> list[str]:
-    """Says what a fixed seed means."""
-    if experiment.run.seed is None:
-        return []
-    return [
-        f"seed {experiment.run.seed}: the noise is reproducible, so whoever knows the seed can "
-        "take it away; do not publish this run"
-    ]
 
 
 def _varied(experiment: Experiment, vary: Mapping[str, Sequence[float]]) -> list[Experiment]:
@@ -387,13 +360,7 @@ def _folders(
     return [RunFolder(folder / name) for name in names]
 
 
-def drive(
-    runs: Sequence[Run],
-    runner: Runner,
-    config: RunConfig,
-    watching: Sequence[Progress] = (),
-    probe: Probe | None = None,
-) -> list[Result]:
+class _Loop:
     """Takes all steps of runs that go in step with each other; one alone, mostly.
 
     However the steps are cut into calls, and however often the process is killed and the runs are
@@ -402,21 +369,14 @@ def drive(
     Args:
         runs: the runs, all at the same step, with the same released before and to be released.
         runner: where they run; for several, one that takes stacked states.
-        config: how often to evaluate and to save.
         watching: are told how it goes.
         probe: looks at gradients without noise at every evaluation, if given.
     """
-    return _Loop(runs, runner, config, watching, probe).to_the_end()
-
-
-class _Loop:
-    """Steps, evaluations, checkpoints, books and progress, in step on every process."""
 
     def __init__(
         self,
         runs: Sequence[Run],
         runner: Runner,
-        config: RunConfig,
         watching: Sequence[Progress],
         probe: Probe | None,
     ) -> None:
@@ -425,6 +385,7 @@ class _Loop:
         self._watching = watching
         self._probe = probe
         self._plan = runs[0].plan
+        config = self._plan.experiment.run
         self._begun = time.monotonic()
         self._evaluate_every = config.evaluate_every or max(1, round(self._plan.steps_per_epoch))
         self._save_every = config.checkpoint_every

@@ -219,10 +219,11 @@ def models(capsys, run):
 class TestMembers:
     def test_seeds_go_in_one_program_and_cost_each_and_all(self, capsys, place, monkeypatch):
         compiled = []
-        original = training.drive
+        original = training._Loop.to_the_end
         monkeypatch.setattr(
-            "dpjax.train.training.drive",
-            lambda members, *rest: compiled.append(len(members)) or original(members, *rest),
+            training._Loop,
+            "to_the_end",
+            lambda loop: compiled.append(len(loop._runs)) or original(loop),
         )
         text = printed(capsys, [*NOISY, "--seeds", "2", "--out", "two"])
         assert compiled == [2]
