@@ -1,4 +1,4 @@
-"""The papers' networks, for ONE example, and as pure functions of plain parameters."""
+"""The papers' networks, as pure functions of plain parameters and ONE example."""
 
 from dpjax.models.activations import activation, tempered_sigmoid
 from dpjax.models.frozen_prefix import CachedStates, Halves, cache_states, cut, first_trained_block

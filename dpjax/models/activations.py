@@ -1,4 +1,4 @@
-"""Activations by name, among them the tempered sigmoids of Papernot et al."""
+"""Activations by name, including the tempered sigmoids of Papernot et al."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ __all__ = ["ACTIVATIONS", "activation", "tempered_sigmoid"]
 
 @dataclass(frozen=True)
 class tempered_sigmoid:
-    """A bounded activation, ``s sigmoid(T x) - o``, which bounds the gradients' norms as well.
+    """A bounded activation, ``s sigmoid(T x) - o``, which also bounds the gradients' norms.
 
     The defaults are the case that Papernot et al. recommend, ``2 sigmoid(2 x) - 1 = tanh(x)``.
 
@@ -56,7 +56,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 def activation(spec: str | Mapping[str, Any]) -> Callable[[jax.Array], jax.Array]:
-    """Returns an activation from its name, or from a table with its name and its numbers.
+    """Returns an activation from its name, or from a table with its name and parameters.
 
     Args:
         spec: "relu", "tanh", "mish", "tempered_sigmoid", or a table such as

@@ -22,18 +22,18 @@ def alexnet(
 ) -> ConvNet:
     """AlexNet in torchvision's one-column form: 61,100,840 parameters for 1000 classes.
 
-    Lin et al. use it on Imagenette and give no more than the name. Images from 63x63 on; the last
-    pooling makes 6x6 of any size. No dropout: noise and clipping regularise enough, and the loss
-    stays a function of parameters and example alone.
+    Lin et al. use it on Imagenette and give only the name. Images must be at least 63x63; the last
+    pooling reduces any size to 6x6. There is no dropout: noise and clipping regularise enough, and
+    the loss stays a function of parameters and example alone.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
         hidden: the width of the two dense layers before the last.
-        activation: as `dpjax.models.activation` takes it; a tempered sigmoid for Papernot et al.'s
-            baseline.
-        start: how the parameters start, "lecun" or "pytorch".
+        activation: a spec for `dpjax.models.activation`; Papernot et al.'s baseline uses a tempered
+            sigmoid.
+        start: how parameters are initialised, "lecun" or "pytorch".
 
     Reference: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
     """
@@ -56,16 +56,16 @@ def alexnet(
 def alexnet_small(
     shape: Sequence[int], classes: int, *, rngs: nnx.Rngs, start: str = "lecun"
 ) -> ConvNet:
-    """AlexNet for images from 29x29 on, as it is usually cut down to CIFAR's 32x32.
+    """AlexNet for images of at least 29x29, in the usual reduction for CIFAR's 32x32.
 
-    The same five convolutions, the first with padding 5, max 2x2 stride 2 in place of 3x3, and one
-    dense layer in place of three: 2,472,266 parameters for ten classes on 32x32x3.
+    It has the same five convolutions, the first with padding 5, max 2x2 stride 2 instead of 3x3,
+    and one dense layer instead of three: 2,472,266 parameters for ten classes on 32x32x3.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        start: how the parameters start, "lecun" or "pytorch".
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        start: how parameters are initialised, "lecun" or "pytorch".
     """
     half = MaxPool(2, 2)
     layers: list[Layer] = [Conv(64, 11, 4, 5), half, Conv(192, 5, 1, 2), half]

@@ -1,4 +1,4 @@
-"""BERT, and what has its layers: MiniLM."""
+"""BERT, and MiniLM, which has the same layers."""
 
 from collections.abc import Sequence
 
@@ -38,29 +38,29 @@ def bert(
 ) -> EncoderNet:
     """BERT-base as a classifier, without dropout.
 
-    109,482,240 parameters and the classifier's with BERT's own vocabulary of 30,522. DC-SGD trains
-    "the last encoder, the Bert pooler, and the classifier": ``model.trainable = ["blocks/-1",
-    "pooler", "classifier"]``, 7,680,002 for two classes.
+    It has 109,482,240 parameters plus the classifier's, with BERT's own vocabulary of 30,522.
+    DC-SGD trains "the last encoder, the Bert pooler, and the classifier": ``model.trainable =
+    ["blocks/-1", "pooler", "classifier"]``, 7,680,002 parameters for two classes.
 
     Args:
         shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding among them.
-        rngs: where the initial parameters come from.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding.
+        rngs: draws the initial parameters.
+        layers: the number of blocks.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers of a block.
+        positions: the maximum length of a sequence.
         separator: the token between two texts: 1 in this package's data sets of hashed words, 102
-            in BERT's own vocabulary. What follows it is of the second segment.
-        padding: the padding's token.
-        epsilon: of the normalisations.
-        activation: between the dense layers of a block.
-        pooling: "first" or "mean", what the pooler reads; "first_direct" or "mean_direct" for
+            in BERT's own vocabulary. Tokens after it belong to the second segment.
+        padding: the padding token.
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the dense layers of a block.
+        pooling: what the pooler reads, "first" or "mean"; "first_direct" or "mean_direct" for
             logits without the pooler.
-        start: begin with the states before this block, in place of tokens.
-        stop: end with the states after so many blocks, in place of logits.
+        start: if given, the input is the states before this block, not tokens.
+        stop: if given, the output is the states after this many blocks, not logits.
 
     References: Devlin et al., BERT, 2018, https://arxiv.org/abs/1810.04805; DC-SGD, section VI.
     """

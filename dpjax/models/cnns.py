@@ -34,19 +34,19 @@ def small_cnn(
     """The small network of DC-SGD, of Opacus' MNIST example and of Papernot et al.
 
     conv 16 8x8 stride 2 padding 3, max 2x2 stride 1, conv 32 4x4 stride 2, max 2x2 stride 1,
-    dense 32, dense. 26,010 parameters on 28x28x1 and 28,058 on 28x28x3, which is the number that
-    DC-SGD prints, although it reports MNIST: its authors' program makes three equal channels of a
-    grey image (``channels=3``). With ``activation="tanh"`` it is the "4-layer CNN"
-    (two convolutions, two dense layers) of the works that Automatic Clipping follows on MNIST.
-    DC-SGD follows PyTorch's defaults: ``start="pytorch"``. Flax's own learns faster under noise.
+    dense 32, dense. It has 26,010 parameters on 28x28x1 and 28,058 on 28x28x3. DC-SGD prints the
+    latter number even for MNIST, because its authors' program turns a grey image into three equal
+    channels (``channels=3``). With ``activation="tanh"`` it is the "4-layer CNN" (two convolutions,
+    two dense layers) of the works that Automatic Clipping follows on MNIST. DC-SGD uses PyTorch's
+    defaults, ``start="pytorch"``; Flax's own initialisation learns faster under noise.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
-        channels: how many equal channels to make of a grey image; None leaves images as they are.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
+        channels: the number of equal channels to make from a grey image; None for no change.
 
     Reference: Papernot et al. 2020, table 1; Wei et al., DC-SGD, section V-B.
     """
@@ -70,16 +70,16 @@ def cnn4(
 ) -> ConvNet:
     """Four convolutions and one dense layer, as DP-PSASC (and PSAC) describe theirs on MNIST.
 
-    The papers give no widths: those are of Opacus' CIFAR-10 example, which has the same five
-    layers. conv 3x3 padding 1 of 32, 64, 64 and 128 channels, average 2x2 stride 2 after the first
-    three, average over the whole image after the last.
+    The papers give no widths; these are from Opacus' CIFAR-10 example, which has the same five
+    layers: conv 3x3 padding 1 with 32, 64, 64 and 128 channels, average 2x2 stride 2 after the
+    first three, average over the whole image after the last.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
 
     Reference: Huang et al., DP-PSASC, section V, model settings.
     """
@@ -109,16 +109,16 @@ def lin_b1(
     """Lin et al.'s network for MNIST and Fashion-MNIST, table B1 as printed.
 
     conv 16 3x3 stride 2 padding 1, max 2x2 stride 1, conv 32 3x3 padding 1, max 2x2 stride 1,
-    dense 32, dense. The table prints 32 units for the last layer as well, which cannot be for ten
-    classes: here it has one per class. The text says that this is Papernot et al.'s network, whose
-    windows are 8x8 and 4x4 (`small_cnn`); the table's own are taken.
+    dense 32, dense. The table prints 32 units for the last layer too, which is impossible for ten
+    classes; here it has one unit per class. The text says that this is Papernot et al.'s network,
+    whose windows are 8x8 and 4x4 (`small_cnn`); the windows here are the table's.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        activation: as `dpjax.models.activation` takes it; "tempered_sigmoid" for their baseline.
-        start: how the parameters start, "lecun" or "pytorch".
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        activation: a spec for `dpjax.models.activation`; their baseline uses "tempered_sigmoid".
+        start: how parameters are initialised, "lecun" or "pytorch".
 
     Reference: Lin et al., adaptive gradient clipping, appendix B.
     """
@@ -138,15 +138,15 @@ def lin_b2(
 ) -> ConvNet:
     """Lin et al.'s (and Papernot et al.'s) network for CIFAR-10 and CIFAR-100, table B2.
 
-    Three times two convolutions 3x3 padding 1, of 32, 64 and 128 channels, each pair followed by
+    Three pairs of convolutions 3x3 padding 1 with 32, 64 and 128 channels, each pair followed by
     max 2x2 stride 2; dense 128, dense.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
 
     Reference: Lin et al., adaptive gradient clipping, appendix B.
     """
@@ -172,10 +172,10 @@ def lin_b3(
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
 
     Reference: Lin et al., adaptive gradient clipping, appendix B.
     """
@@ -199,10 +199,10 @@ def lin_b4(
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
 
     Reference: Lin et al., adaptive gradient clipping, appendix B.
     """

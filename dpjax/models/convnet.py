@@ -58,7 +58,7 @@ class AvgPool(MaxPool):
 
 @dataclass(frozen=True)
 class AdaptiveAvgPool:
-    """Average over as many cells as are wanted, whatever the image's size."""
+    """Average over a given number of cells, whatever the image's size."""
 
     cells: int
 
@@ -74,7 +74,7 @@ class AdaptiveAvgPool:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Several equal channels from a grey image."""
+    """Several equal channels made from a grey image."""
 
     outputs: int
 
@@ -91,19 +91,19 @@ Layer = Conv | MaxPool | AdaptiveAvgPool | Repeated
 
 
 class ConvNet(nnx.Module):
-    """Convolutions and pooling as `layers` says, then `hidden` dense layers, then the logits.
+    """Convolutions and pooling from `layers`, then the `hidden` dense layers, then the logits.
 
-    Every layer with parameters but the last is followed by the activation. Parameters are
+    The activation follows every layer with parameters except the last. Parameters are
     ``convs/<i>/kernel``, ``convs/<i>/bias``, ``dense/<i>/kernel`` and ``dense/<i>/bias``.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
+        classes: the number of logits.
         layers: `Conv`, `MaxPool`, `AvgPool`, `AdaptiveAvgPool`, `Repeated`, in order.
         hidden: the widths of the dense layers before the last.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
-        rngs: where the initial parameters come from.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ConvNet(nnx.Module):
         start: str = "lecun",
         rngs: nnx.Rngs,
     ) -> None:
-        """Makes the layers, each for the size that the one before leaves."""
+        """Makes the layers, each for the output size of the one before."""
         self.layers = tuple(layers)
         self.activation = activation_of(activation)
         height, width, channels = image_shape(shape)

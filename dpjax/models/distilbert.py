@@ -30,25 +30,25 @@ def distilbert(
 ) -> EncoderNet:
     """DistilBERT as a classifier, without dropout.
 
-    The head is a dense layer with ReLU, called ``pooler`` here too, and the logits.
+    The head is a dense layer with ReLU, also called ``pooler`` here, and the logits.
 
     Args:
         shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding among them.
-        rngs: where the initial parameters come from.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
-        padding: the padding's token.
-        epsilon: of the normalisations.
-        activation: between the dense layers of a block.
-        pooling: "first" or "mean", what the pooler reads; "first_direct" or "mean_direct" for
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding.
+        rngs: draws the initial parameters.
+        layers: the number of blocks.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers of a block.
+        positions: the maximum length of a sequence.
+        padding: the padding token.
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the dense layers of a block.
+        pooling: what the pooler reads, "first" or "mean"; "first_direct" or "mean_direct" for
             logits without the pooler.
-        start: begin with the states before this block, in place of tokens.
-        stop: end with the states after so many blocks, in place of logits.
+        start: if given, the input is the states before this block, not tokens.
+        stop: if given, the output is the states after this many blocks, not logits.
 
     Reference: Sanh et al., DistilBERT, 2019, https://arxiv.org/abs/1910.01108.
     """

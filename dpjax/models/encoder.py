@@ -13,8 +13,8 @@ from dpjax.models.transformer import Block, Embeddings, activation_of, dense
 __all__ = ["POOLINGS", "EncoderNet"]
 
 POOLINGS = ("first", "mean", "first_direct", "mean_direct")
-"""What the logits are read from: the first token's state or the mean over the real tokens, through
-the pooler (a dense layer and an activation) or directly."""
+"""What the logits are computed from: the first token's state or the mean over the real tokens,
+through the pooler (a dense layer and an activation) or directly."""
 
 
 class EncoderNet(nnx.Module):
@@ -23,31 +23,31 @@ class EncoderNet(nnx.Module):
     Padding follows the sequence: no token attends to it, and it has no gradient. Parameters are
     ``embeddings/tokens`` ..., ``blocks/<i>/query/kernel`` ..., ``pooler`` and ``classifier``.
 
-    The network can be cut at a block: with ``stop = k`` it ends after the first k blocks and
-    returns states (length, width), those of padding all zero; with ``start = k`` it begins there
-    and takes such states. Both parts keep the whole network's names.
+    The network can be cut at a block. With ``stop = k`` it ends after the first k blocks and
+    returns states (length, width), which are zero for padding. With ``start = k`` it starts there
+    and takes such states. Both parts keep the whole network's parameter names.
 
     Args:
         shape: (length,) of one example; (length, width) with `start`.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding among them.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
-        segments: rows in the table of segments; 0 for none.
-        separator: the token after whose first occurrence the second segment begins; None for one
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding.
+        layers: the number of blocks.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers of a block.
+        positions: the maximum length of a sequence.
+        segments: the number of rows in the segment table; 0 for none.
+        separator: the second segment begins after the first occurrence of this token; None for one
             segment.
-        padding: the padding's token.
-        offset: rows of the table of positions that stand before the first token's.
-        epsilon: of the normalisations.
-        activation: between the dense layers of a block.
+        padding: the padding token.
+        offset: the number of rows in the position table before the first token's row.
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the dense layers of a block.
         pooling: one of `POOLINGS`.
-        pooler_activation: after the pooler's dense layer.
-        start: the first block; None begins with tokens.
-        stop: how many blocks there are before the states are returned; None for logits.
-        rngs: where the initial parameters come from.
+        pooler_activation: the activation after the pooler's dense layer.
+        start: the first block; None to start from tokens.
+        stop: the number of blocks before the states are returned; None for logits.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class EncoderNet(nnx.Module):
     def _embedded(self, x: chex.Array, real: chex.Array) -> chex.Array:
         assert self.embeddings is not None
         positions = jnp.arange(len(x))
-        if self.offset:  # counted over real tokens; padding has the last row of the offset
+        if self.offset:  # positions count real tokens; padding gets the last row of the offset
             positions = jnp.cumsum(real) * real + self.offset - 1
         segments = jnp.zeros(len(x), jnp.int32)
         if self.separator is not None:

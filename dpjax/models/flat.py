@@ -15,15 +15,15 @@ __all__ = ["linear", "mlp"]
 
 
 class linear(nnx.Module):
-    """A linear model on given features: ``W x + b``, of (d + 1) classes parameters.
+    """A linear model on given features, ``W x + b``, with ``(d + 1) classes`` parameters.
 
-    On features of a pre-trained network (SimCLRv2's 4,096 in Automatic Clipping and DP-PSASC) this
-    is their CIFAR-10 experiment.
+    On features of a pre-trained network (SimCLRv2's 4,096) this is the CIFAR-10 experiment of
+    Automatic Clipping and DP-PSASC.
 
     Args:
-        shape: one example's, flattened.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
+        shape: the shape of one example, which is flattened.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
     """
 
     def __init__(self, shape: Sequence[int], classes: int, *, rngs: nnx.Rngs) -> None:
@@ -39,12 +39,12 @@ class mlp(nnx.Module):
     """One hidden layer, for features and for the embedded 8x8 digits.
 
     Args:
-        shape: one example's, flattened.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        hidden: the hidden layer's width.
-        activation: as `dpjax.models.activation` takes it.
-        start: how the parameters start, "lecun" or "pytorch".
+        shape: the shape of one example, which is flattened.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        hidden: the width of the hidden layer.
+        activation: a spec for `dpjax.models.activation`.
+        start: how parameters are initialised, "lecun" or "pytorch".
     """
 
     def __init__(

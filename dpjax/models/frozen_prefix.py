@@ -1,4 +1,4 @@
-"""The frozen first blocks of a network: computed once, cached on disk, and trained from."""
+"""The frozen first blocks of a network: their output is computed once and cached on disk."""
 
 import hashlib
 import json
@@ -34,11 +34,11 @@ def first_trained_block(params: Params, trainable: Sequence[str]) -> int:
     """Returns how many blocks come before the first trained parameter.
 
     Args:
-        params: of an encoder.
+        params: the parameters of an encoder.
         trainable: as in `split`.
 
     Raises:
-        ValueError: the embeddings are trained, so nothing comes before them.
+        ValueError: if the embeddings are trained, so that nothing comes before them.
     """
     trained = flat(split(params, trainable).trainable)
     if any(path.startswith("embeddings") for path in trained):
@@ -52,7 +52,7 @@ def first_trained_block(params: Params, trainable: Sequence[str]) -> int:
 
 
 class Halves(NamedTuple):
-    """The two parts of a network that was cut, each with its parameters."""
+    """The two parts of a network cut at a block, each with its parameters."""
 
     prefix: Network
     prefix_params: Params
@@ -60,7 +60,7 @@ class Halves(NamedTuple):
     suffix_params: Params
 
     def joined(self, suffix_params: chex.ArrayTree) -> Params:
-        """Returns the whole network's parameters, with the second part's as given.
+        """Returns the whole network's parameters, with these parameters for the second part.
 
         Args:
             suffix_params: the second part's parameters, such as after training.
@@ -71,17 +71,17 @@ class Halves(NamedTuple):
 def cut(network: Network, params: Params, block: int) -> Halves:
     """Cuts an encoder before a block.
 
-    With ``halves = cut(...)``, ``halves.suffix.apply(halves.suffix_params, states)`` of ``states =
-    halves.prefix.apply(halves.prefix_params, x)`` is what the whole network returns. Both parts
-    keep the names of their parameters.
+    With ``halves = cut(...)`` and ``states = halves.prefix.apply(halves.prefix_params, x)``,
+    ``halves.suffix.apply(halves.suffix_params, states)`` equals the output of the whole network.
+    Both parts keep the names of their parameters.
 
     Args:
-        network: an encoder of `dpjax.models.build`, or of `from_pretrained`.
+        network: an encoder from `dpjax.models.build` or `from_pretrained`.
         params: its parameters.
-        block: the second part's first block; the number of blocks leaves it the head.
+        block: the first block of the second part; the number of blocks leaves it only the head.
 
     Returns:
-        The first part and its parameters, the second part and its parameters.
+        The first part and its parameters, and the second part and its parameters.
     """
     if not isinstance(jax.eval_shape(network.module, params), EncoderNet):
         raise ValueError(f"network = {network.name}: expected an encoder; only those can be cut")
@@ -107,12 +107,12 @@ class CachedStates:
     """The states of examples before a block, read from disk row by row.
 
     Only real tokens are stored. Rows are padded with zeros when they are read, and the network's
-    second part treats zeros as padding. It has a length and takes lists of rows, as every data
-    source does.
+    second part treats zeros as padding. Like every data source, it has a length and takes lists of
+    rows.
 
     Attributes:
-        shape: of all states: (examples, length, width).
-        dtype: how they are stored; read as float32.
+        shape: the shape of all states, (examples, length, width).
+        dtype: the dtype on disk; states are read as float32.
         file: the file that holds them.
         tokens: (tokens, width), all real tokens of all examples, one example after another.
         starts: (examples + 1,), where each example begins in `tokens`; the last is their number.
@@ -142,7 +142,7 @@ class CachedStates:
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Returns the states of all examples, in memory."""
-        del copy  # what is read from disk is always new
+        del copy  # reading from disk always makes a new array
         return self.__getitems__(np.arange(len(self))).astype(dtype or np.float32, copy=False)
 
     @property
@@ -167,7 +167,7 @@ def cache_states(
     texts themselves.
 
     Args:
-        prefix: the first part of a network, of `cut`.
+        prefix: the first part of a network, from `cut`.
         params: its parameters.
         tokens: (n, length) of int32.
         directory: the folder of the cache.
@@ -179,7 +179,7 @@ def cache_states(
         The states, on disk.
 
     Raises:
-        ValueError: the file would be larger than `limit`, a token is not in the network's
+        ValueError: if the file would be larger than `limit`, a token is not in the network's
             vocabulary, or a state is not finite.
     """
     _checks.choice("dtype", dtype, DTYPES)
@@ -250,7 +250,7 @@ def _compute(
     starts: np.ndarray,
     stored: np.ndarray,
 ) -> None:
-    """Fills the file, bucket by bucket: one compiled program for each length."""
+    """Fills the file bucket by bucket, with one compiled program per length."""
     full = tokens.shape[1]
     sizes = [size for size in _BUCKETS if size < full] + [full]
     options = dict(prefix.options)
@@ -265,7 +265,7 @@ def _compute(
         batch = max(1, _BATCH_TOKENS // size)
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
-            filled = np.resize(some, batch)  # one shape; the copies are dropped
+            filled = np.resize(some, batch)  # repeats rows to keep one shape; drops the copies
             states = np.asarray(states_of(params, jnp.asarray(tokens[filled, :size])))
             for row, own in zip(some, states, strict=False):
                 real = own[: lengths[row]]

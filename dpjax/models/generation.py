@@ -1,4 +1,4 @@
-"""Text from a causal language model: greedy, sampled, or by beam search, with a memory of keys."""
+"""Text from a causal language model: greedy, sampled, or by beam search, with cached keys."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ __all__ = ["generate"]
 
 _Tree = TypeVar("_Tree")
 
-# Far below any log-probability, and finite: a beam with it is never chosen.
+# Finite, but far below any log-probability: a beam with this score is never chosen.
 _NEVER = -1e9
 
 
@@ -35,28 +35,28 @@ def generate(
     top_k: int | None = None,
     key: chex.PRNGKey | None = None,
 ) -> jax.Array:
-    """Continues prompts by a language model's tokens; one jitted program.
+    """Continues prompts with a language model's tokens, in one jitted program.
 
-    Without a temperature the likeliest token follows, or, with several beams, the sequence is the
-    best found by beam search: the score of a finished sequence is the sum of its tokens'
-    log-probabilities over ``length ** length_penalty``, the end counted, and the search stops when
-    the best open beam, scored so at its present length, is behind all finished ones. These are the
-    rules of `transformers` with ``early_stopping=False``.
+    Without a temperature, each next token is the most likely one or, with several beams, the
+    sequence is the best found by beam search. The score of a finished sequence is the sum of its
+    tokens' log-probabilities over ``length ** length_penalty``, where the end token counts. The
+    search stops when the best open beam, scored in the same way at its current length, is worse
+    than all finished ones. These are the rules of `transformers` with ``early_stopping=False``.
 
     Args:
         network: a language model, such as `build("gpt2", ...)`.
         params: its parameters.
-        prompts: (n, P) of tokens, each followed by `NO_TOKEN` up to P.
-        steps: at most so many new tokens.
+        prompts: (n, P) of tokens, padded with `NO_TOKEN` to length P.
+        steps: the maximum number of new tokens.
         end: the token that ends a text.
-        beams: how many sequences are kept.
+        beams: the number of sequences that are kept.
         length_penalty: above 0 favours longer sequences.
-        temperature: divides the logits, and tokens are drawn; None for the likeliest.
-        top_k: draws among so many of the likeliest only; None for all.
-        key: of the draws; needed with a temperature.
+        temperature: if given, divides the logits, and tokens are sampled; None for the most likely.
+        top_k: samples only among this many most likely tokens; None for all.
+        key: the key for sampling; needed with a temperature.
 
     Returns:
-        (n, steps): the new tokens, `end` among them, then `NO_TOKEN`.
+        (n, steps): the new tokens, including `end`, then `NO_TOKEN`.
 
     Example:
         >>> from dpjax.models import build
@@ -115,10 +115,10 @@ def _batched(
 def _read(
     model: CausalNet, prompt: chex.Array, steps: int
 ) -> tuple[jax.Array, jax.Array, dict[str, Memory]]:
-    """Returns the prompt's length, the logits after it and the memory of it."""
+    """Returns the prompt's length, the logits after it, and its cached keys and values."""
     count = jnp.sum(prompt != NO_TOKEN)
     memory = model.empty_memory(len(prompt) + steps)
-    # Positions after a shorter prompt are written again before they are looked at.
+    # Positions after a shorter prompt are overwritten before they are attended to.
     logits, memory = model.step(prompt, memory, jnp.int32(0))
     return count, logits[count - 1], memory
 
@@ -142,7 +142,7 @@ def _followed(
     temperature: float | None,
     top_k: int | None,
 ) -> jax.Array:
-    """One token after the other."""
+    """Generates one token after another."""
     count, logits, memory = _read(model, prompt, steps)
 
     def chosen(logits: chex.Array, step: chex.Array) -> chex.Array:
@@ -173,7 +173,7 @@ def _followed(
 
 
 class _Search(NamedTuple):
-    """The open beams, and the finished sequences that are kept, each best first."""
+    """The open beams and the best finished sequences, each sorted from best to worst."""
 
     done: chex.Array
     new: chex.Array
@@ -197,7 +197,7 @@ def _searched(
     beams: int,
     length_penalty: float,
 ) -> jax.Array:
-    """The best sequence of a beam search."""
+    """Returns the best sequence of a beam search."""
     del key
     count, logits, memory = _read(model, prompt, steps)
     vocabulary = logits.shape[0]
@@ -207,14 +207,14 @@ def _searched(
 
     def advance(now: _Search) -> _Search:
         total = jax.nn.log_softmax(now.logits) + now.scores[:, None]
-        # Twice as many as beams: half of them may end here.
+        # Twice as many candidates as beams, since up to half of them may end here.
         scores, places = jax.lax.top_k(total.reshape(-1), 2 * beams)
         beam, token = places // vocabulary, (places % vocabulary).astype(jnp.int32)
         new = now.new[beam].at[:, now.done].set(token)
         ends = (token == end) | (now.done + 1 == steps)
-        # Those that go on.
+        # Candidates that continue.
         open_scores, going = jax.lax.top_k(scores + ends * _NEVER, beams)
-        # Those that end, if they are among the best, beside those that ended before.
+        # Candidates that end, if they are among the best, with those that ended before.
         counts = ends & (jnp.arange(2 * beams) < beams)
         ended = penalised(scores, now.done + 1) + (~now.may_improve) * _NEVER + ~counts * _NEVER
         all_scores = jnp.concatenate([now.finished_scores, ended])
@@ -247,7 +247,7 @@ def _searched(
     start = _Search(
         done=jnp.int32(0),
         new=nothing,
-        # All beams are the prompt: only the first counts at first.
+        # All beams start as the prompt, so only the first counts.
         scores=jnp.where(jnp.arange(beams) == 0, 0.0, _NEVER),
         logits=copies(logits),
         memory=copies(memory),

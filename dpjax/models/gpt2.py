@@ -1,4 +1,4 @@
-"""GPT-2: a causal language model with one table for what it reads and what it predicts."""
+"""GPT-2: a causal language model with one table for input embeddings and output logits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,27 +16,27 @@ from dpjax.models.transformer import Block, Embeddings, Memory, layer_norm
 __all__ = ["GPT2", "NO_TOKEN", "CausalNet", "gpt2"]
 
 NO_TOKEN = -1
-"""Fills rows after a text: GPT-2 has no padding token."""
+"""Fills rows after a text, since GPT-2 has no padding token."""
 
 
 class CausalNet(nnx.Module):
-    """Embeddings, blocks that look back only, and logits of the next token at every position.
+    """Embeddings, causal blocks, and logits of the next token at every position.
 
     The logits are ``states tokens^T`` with the embeddings' own table of tokens (tied). Parameters
     are ``embeddings/tokens``, ``embeddings/positions``, ``blocks/<i>/...`` and ``norm``.
 
     Args:
         shape: (length,) of one example; `NO_TOKEN` follows a shorter text.
-        vocabulary: how many tokens there are.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a text may be.
-        epsilon: of the normalisations.
-        activation: between the dense layers of a block.
-        prefix: how many trained keys and values each block has before those of the tokens.
-        rngs: where the initial parameters come from.
+        vocabulary: the number of tokens.
+        layers: the number of blocks.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers of a block.
+        positions: the maximum length of a text.
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the dense layers of a block.
+        prefix: the number of trained keys and values that each block puts before the tokens'.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class CausalNet(nnx.Module):
         """Returns the mean negative log-likelihood of ONE example's target tokens.
 
         ``- sum_t log p(x_t | x_0 .. x_{t-1}) / count`` over the positions ``t >= y`` that hold a
-        token. The mean is over the example's own targets, as in Li et al.'s program, so that a
-        long text has no larger gradient than a short one.
+        token. The mean is over the example's own targets, as in Li et al.'s program, so a long text
+        has no larger gradient than a short one.
 
         Args:
             x: the prompt and, from position y on, the target.
-            y: how many tokens the prompt has, at least 1.
+            y: the number of tokens in the prompt, at least 1.
         """
         logits, following = self(x)[:-1], x[1:]
         wanted = (jnp.arange(1, len(x)) >= y) & (following != NO_TOKEN)
@@ -108,7 +108,7 @@ class CausalNet(nnx.Module):
         return jnp.sum(jnp.where(wanted, losses, 0)) / jnp.maximum(jnp.sum(wanted), 1)
 
     def empty_memory(self, length: int) -> dict[str, Memory]:
-        """Returns a memory of so many positions for every block."""
+        """Returns an empty memory of `length` positions for every block."""
         width = self.embeddings.tokens[...].shape[1]
         none = jnp.zeros(
             (length, self.heads, width // self.heads), self.embeddings.tokens[...].dtype
@@ -118,11 +118,11 @@ class CausalNet(nnx.Module):
     def step(
         self, tokens: chex.Array, memory: Mapping[str, Memory], start: chex.Array
     ) -> tuple[chex.Array, dict[str, Memory]]:
-        """Returns logits after each of a few tokens, and the memory with them.
+        """Returns the logits after each of a few tokens, and the memory extended by them.
 
         Args:
-            tokens: (Q,), at the positions from `start` on.
-            memory: of the positions before.
+            tokens: (Q,), at positions starting from `start`.
+            memory: the memory of the earlier positions.
             start: the first token's position.
         """
         places = start + jnp.arange(len(tokens))
@@ -165,18 +165,18 @@ def gpt2(
     Args:
         shape: (length,) of one example.
         classes: ignored; a language model has one logit for every token.
-        vocabulary: how many tokens there are.
-        rngs: where the initial parameters come from.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block; None for ``4 width``.
-        positions: how long a text may be.
-        epsilon: of the normalisations.
-        activation: between the dense layers of a block.
-        prefix: for prefix tuning, how many trained keys and values each block has before those of
-            the tokens: ``blocks/<i>/prefix_key`` and ``prefix_value``. Li and Liang compute them
-            from a small network while they train; here they are the parameters themselves.
+        vocabulary: the number of tokens.
+        rngs: draws the initial parameters.
+        layers: the number of blocks.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers of a block; None for ``4 width``.
+        positions: the maximum length of a text.
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the dense layers of a block.
+        prefix: for prefix tuning, the number of trained keys and values that each block puts before
+            the tokens': ``blocks/<i>/prefix_key`` and ``prefix_value``. Li and Liang compute them
+            with a small network during training; here they are parameters themselves.
 
     References: Radford et al., Language models are unsupervised multitask learners, 2019,
     https://openai.com/index/better-language-models; Li and Liang, Prefix-tuning, 2021,
@@ -202,7 +202,7 @@ _PARTS = ("query", "key", "value")
 
 
 def _unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Gives kernels the layout of the other families, and query, key and value their own."""
+    """Converts kernels to the other families' layout, and separates query, key and value."""
     new: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
         layer, _, leaf = name.rpartition(".")

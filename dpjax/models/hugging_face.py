@@ -20,7 +20,7 @@ ENCODER_OPTIONS = {
     "activation": "hidden_act",
     "padding": "pad_token_id",
 }
-"""Arguments of `bert` and `roberta` by the names they have in config.json."""
+"""Arguments of `bert` and `roberta`, with their names in config.json."""
 
 ENCODER_EMBEDDINGS = {
     "embeddings/tokens": "embeddings.word_embeddings",
@@ -30,7 +30,7 @@ ENCODER_EMBEDDINGS = {
 """The embeddings of BERT, RoBERTa and DistilBERT."""
 
 SEGMENTS = {"embeddings/segments": "embeddings.token_type_embeddings"}
-"""The table of segments of BERT and RoBERTa."""
+"""The segment table of BERT and RoBERTa."""
 
 ENCODER_BLOCK = {
     "query": "attention.self.query",
@@ -48,7 +48,7 @@ Tensors = Mapping[str, np.ndarray]
 
 _BLOCK = re.compile(r"blocks/(\d+)/(\w+)")
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-# What config.json may leave out.
+# Entries that config.json may leave out.
 _DEFAULTS = {
     "pad_token_id": 0,
     "n_inner": None,
@@ -63,18 +63,18 @@ class Family:
 
     Args:
         name: its name in `dpjax.models.MODELS`, and `model_type` in config.json.
-        prefix: precedes every layer's name except the head's, in files that have a head.
-        classifier: the class with a head for classification; None if the family has none here.
-        options: the names in config.json by those of the constructor's arguments.
+        prefix: the prefix of every layer's name except the head's, in files that have a head.
+        classifier: the class with a classification head; None if the family has none here.
+        options: maps the constructor's arguments to names in config.json.
         fixed: entries of config.json with their only supported value, which is also the default.
-        layers: names of the layers outside blocks, by our paths.
-        block: precedes the names of a block's layers, with {} for its number.
-        block_layers: names of a block's layers, by ours.
-        head: names of the head's layers, by our paths.
-        language_model: the class with a head for the next token; None for none.
-        positions_after_padding: whether the first ``padding + 1`` rows of the table of positions
-            are not positions of tokens.
-        unpacked: turns the file's tensors into one (outputs, inputs) kernel for each layer.
+        layers: maps our paths to names, for layers outside blocks.
+        block: the prefix of the names of a block's layers, with {} for its number.
+        block_layers: maps our names to names, for the layers of a block.
+        head: maps our paths to names, for the layers of the head.
+        language_model: the class with a head for the next token; None if there is none.
+        positions_after_padding: whether the first ``padding + 1`` rows of the position table are
+            not used for tokens.
+        unpacked: converts the file's tensors to one (outputs, inputs) kernel per layer.
         packed: its inverse.
     """
 
@@ -112,7 +112,7 @@ class Family:
         return options
 
     def config(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the config.json of constructor arguments; the inverse of the above."""
+        """Returns the config.json for constructor arguments; inverts `constructor_options`."""
         config = {theirs: options[ours] for ours, theirs in self.options.items() if ours in options}
         if self.positions_after_padding:
             config[self.options["positions"]] += options["padding"] + 1
@@ -138,5 +138,5 @@ class Family:
         return f"{theirs}.{_LEAVES[leaf]}"
 
     def in_head(self, path: str) -> bool:
-        """Says whether a parameter belongs to the head."""
+        """Returns whether a parameter belongs to the head."""
         return path.rpartition("/")[0] in self.head

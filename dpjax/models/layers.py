@@ -1,4 +1,4 @@
-"""Convolutions, dense layers and group normalisation of one example, and how they start."""
+"""Convolutions, dense layers and group normalisation of one example, and their initialisers."""
 
 import math
 from collections.abc import Callable
@@ -30,13 +30,13 @@ def _pytorch(fan_in: int) -> tuple[Initialiser, Initialiser]:
 
 
 def _lecun(fan_in: int) -> tuple[Initialiser, Initialiser]:
-    del fan_in  # read off the kernel's shape
+    del fan_in  # the initialiser reads it from the kernel's shape
     return jax.nn.initializers.lecun_normal(), jax.nn.initializers.zeros
 
 
-# How a layer starts: the initialisers of its kernel and of its bias, from fan_in. "pytorch" is
-# uniform in +- 1 / sqrt(fan_in) for both; "lecun", Flax's default, is a normal kernel of variance
-# 1 / fan_in, three times as large, and no bias.
+# The initialisers of a layer's kernel and bias, from fan_in. "pytorch" is uniform in
+# +- 1 / sqrt(fan_in) for both; "lecun", Flax's default, is a normal kernel with variance
+# 1 / fan_in, three times as large, and a zero bias.
 STARTS = {"lecun": _lecun, "pytorch": _pytorch}
 
 
@@ -80,18 +80,18 @@ def dense(inputs: int, outputs: int, *, start: str = "pytorch", rngs: nnx.Rngs) 
 class GroupNorm(nnx.Module):
     """Group normalisation of ONE example: ``(x - mean) / sqrt(variance + 1e-5) * scale + bias``.
 
-    The mean and the variance are those of a group of channels over all positions. (Flax's own
-    takes the first axis of its input for a batch.)
+    The mean and the variance are over a group of channels and all positions. (Flax's own GroupNorm
+    treats the first axis of its input as a batch.)
 
     Args:
-        channels: of the input, (height, width, channels).
-        groups: how many; at most one per channel.
+        channels: the channels of the input, (height, width, channels).
+        groups: the number of groups, at most one per channel.
 
     Reference: Wu and He, Group Normalization, 2018.
     """
 
     def __init__(self, channels: int, groups: int) -> None:
-        """Starts with scale 1 and bias 0."""
+        """Initialises the scale to 1 and the bias to 0."""
         self.groups = min(groups, channels)
         if channels % self.groups:
             raise ValueError(f"groups = {groups}: expected a divisor of {channels} channels")
@@ -108,7 +108,7 @@ class GroupNorm(nnx.Module):
 
 
 def scale_norm_of(channels: int, groups: int, wanted: bool) -> GroupNorm | None:
-    """Makes the normalisation after a residual block's addition (ScaleNorm), if it is wanted.
+    """Makes the normalisation after a residual block's addition (ScaleNorm), if wanted.
 
     Reference: Klause et al., Differentially private training of residual networks with scale
     normalisation, 2022.

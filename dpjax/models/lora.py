@@ -18,14 +18,14 @@ __all__ = ["LoRA", "LoRALinear", "add_lora", "merge_lora"]
 
 @dataclass(frozen=True)
 class LoRA:
-    """Which kernels have a low-rank update, and of which rank.
+    """Which kernels get a low-rank update, and its rank.
 
     ``x W`` becomes ``x W + (alpha / rank) (x A) B`` with A (inputs, rank) and B (rank, outputs).
 
     Args:
-        rank: of the update.
-        alpha: scales it.
-        kernels: the names of the dense layers that have one.
+        rank: the rank of the update.
+        alpha: the scale of the update.
+        kernels: the names of the dense layers that get an update.
 
     Reference: Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685.
     """
@@ -50,12 +50,12 @@ class LoRA:
 
 
 class LoRALinear(nnx.Linear):
-    """A dense layer with a low-rank update beside its kernel.
+    """A dense layer with a low-rank update of its kernel.
 
     Args:
         layer: the dense layer.
         lora: the update.
-        rngs: where A comes from; B starts at 0, so that nothing changes at first.
+        rngs: draws A; B starts at 0, so that the output does not change at first.
     """
 
     def __init__(self, layer: nnx.Linear, lora: LoRA, rngs: nnx.Rngs) -> None:
@@ -69,23 +69,23 @@ class LoRALinear(nnx.Linear):
         self.lora_b = nnx.Param(jnp.zeros((lora.rank, outputs)))
 
     def __call__(self, inputs: chex.Array, *args: Any, **kwargs: Any) -> chex.Array:
-        """Returns the layer's output with the update's."""
+        """Returns the layer's output plus the update's."""
         update = (inputs @ self.lora_a[...]) @ self.lora_b[...]
         return super().__call__(inputs, *args, **kwargs) + self.scale * update
 
 
 def add_lora(network: Network, lora: LoRA) -> Network:
-    """Returns a network with updates beside its kernels: ``.../lora_a`` and ``.../lora_b``.
+    """Returns a network with low-rank updates, ``.../lora_a`` and ``.../lora_b``, of its kernels.
 
-    The updates pass through two thin products, so the ghost engine never forms a kernel's
-    gradient. Train them with ``split(params, ["*/lora_*", "classifier"])``.
+    The updates are two thin products, so the ghost engine never forms a kernel's gradient. Train
+    them with ``split(params, ["*/lora_*", "classifier"])``.
 
     Args:
-        network: any network of `dpjax.models.build` with dense layers of these names.
-        lora: which kernels, and of which rank.
+        network: any network from `dpjax.models.build` with dense layers of these names.
+        lora: the kernels and the rank.
 
     Raises:
-        ValueError: naming a kernel that the network does not have.
+        ValueError: if the network does not have a kernel; names it.
 
     Example:
         >>> from dpjax.models import build
@@ -121,8 +121,8 @@ def merge_lora(params: chex.ArrayTree, lora: LoRA) -> Params:
     """Returns parameters with every update added to its kernel: ``W + (alpha / rank) A B``.
 
     Args:
-        params: of a network with updates.
-        lora: its updates.
+        params: the parameters of a network with updates.
+        lora: the updates.
 
     Example:
         >>> import jax.numpy as jnp

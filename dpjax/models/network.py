@@ -1,4 +1,4 @@
-"""A network as pure functions of plain parameters: what a loss and a checkpoint want."""
+"""A network as pure functions of plain parameters, as losses and checkpoints need it."""
 
 import inspect
 import math
@@ -69,12 +69,12 @@ class Network:
     """A network's name and size, and its two pure functions.
 
     Attributes:
-        name: as in `MODELS`.
-        shape: of one example.
-        param_count: how many numbers `init` returns.
-        classes: how many logits were asked for.
-        options: the constructor's other arguments, the vocabulary among them.
-        lora: the updates beside the kernels, a `dpjax.models.LoRA`; None for none.
+        name: a name in `MODELS`.
+        shape: the shape of one example.
+        param_count: the number of parameters.
+        classes: the number of logits.
+        options: the constructor's other arguments, including the vocabulary.
+        lora: the low-rank updates of kernels, a `dpjax.models.LoRA`; None for none.
         module_of: makes the NNX module with initial parameters.
     """
 
@@ -89,17 +89,18 @@ class Network:
     _abstract: nnx.State[Any, Any] = field(repr=False)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns initial parameters: nested dicts with names for keys, list positions too.
+        """Returns initial parameters as nested dicts; list positions are keys too.
 
-        ``params["blocks"]["0"]["conv1"]["kernel"]``. May be jitted and vmapped over keys.
+        For example ``params["blocks"]["0"]["conv1"]["kernel"]``. It can be jitted and vmapped over
+        keys.
         """
         return _named(nnx.to_pure_dict(nnx.state(self.module_of(nnx.Rngs(key)))))
 
     def apply(self, params: Params, x: chex.Array) -> jax.Array:
-        """Returns the logits, (classes,), of ONE example; `jax.vmap` for a batch.
+        """Returns the logits, (classes,), of ONE example; use `jax.vmap` for a batch.
 
-        A language model's are (length, vocabulary); a network that was cut at a block, or one that
-        begins at one, has or takes states (length, width).
+        A language model's logits are (length, vocabulary). The parts of a network that was cut at a
+        block return or take states, (length, width).
         """
         self._check_example(x)
         return self.module(params)(x)
@@ -110,7 +111,7 @@ class Network:
         Args:
             params: the parameters.
             x: the example.
-            y: its class; for a language model, how many tokens of `x` are the prompt.
+            y: its class; for a language model, the length of the prompt in `x`.
         """
         self._check_example(x)
         module = self.module(params)
@@ -126,7 +127,7 @@ class Network:
             raise ValueError(
                 f"params and {self.name} differ in {min(differing)}: expected what `init` returns"
             )
-        state = jax.tree.map(lambda leaf: leaf, self._abstract)  # a copy, to be filled
+        state = jax.tree.map(lambda leaf: leaf, self._abstract)  # a copy to fill
         nnx.replace_by_pure_dict(state, dict(params))
         return nnx.merge(self._graph, state)
 
@@ -150,11 +151,12 @@ def build(
     Args:
         name: one of `MODELS`; or ``"module:Class"``, a constructor of your own that takes
             ``(shape, classes, *, rngs)`` and its options, in a module that
-            `dpjax.train.allow_import` was given.
-        shape: ONE example's: (height, width, channels), (length,) of tokens, or (features,).
-        classes: how many logits.
-        vocabulary: for text, how many tokens there are; 0 is padding.
-        **options: the model's own, such as ``hidden=32``.
+            `dpjax.train.allow_import` allowed.
+        shape: the shape of ONE example: (height, width, channels), (length,) of tokens, or
+            (features,).
+        classes: the number of logits.
+        vocabulary: for text, the number of tokens; 0 is padding.
+        **options: the model's own options, such as ``hidden=32``.
 
     Example:
         >>> build("small_cnn", (28, 28, 1), 10).param_count
@@ -182,7 +184,7 @@ def build(
 
 
 def from_module(network: Network, module_of: Callable[[nnx.Rngs], nnx.Module]) -> Network:
-    """Returns a network with another module in its place."""
+    """Returns a network with its module replaced."""
     graph, state, count = _traced(module_of)
     return replace(network, module_of=module_of, param_count=count, _graph=graph, _abstract=state)
 
@@ -199,7 +201,7 @@ def _traced(
 def _add_vocabulary(
     name: str, model: Callable[..., nnx.Module], vocabulary: int | None, options: dict[str, Any]
 ) -> None:
-    # The signature of an NNX class is its metaclass', which takes anything.
+    # The signature of an NNX class is that of its metaclass, which takes anything.
     signature = inspect.signature(model.__init__ if inspect.isclass(model) else model)
     parameters = dict(signature.parameters)
     takes_text = parameters.pop("vocabulary", None) is not None

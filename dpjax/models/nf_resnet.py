@@ -19,8 +19,8 @@ __all__ = ["BottleneckBlock", "NormaliserFreeBlock", "nf_resnet18", "nf_resnet50
 class NormaliserFreeBlock(nnx.Module):
     """``shortcut(x) + alpha conv2(act(conv1(act(x) beta)))``, with `scaled_relu` as act.
 
-    beta is one over the standard deviation that x has at the start. Where the shape changes, the
-    shortcut is a 1x1 convolution of ``act(x) beta``, which sets the variance back to 1.
+    beta is the inverse of x's standard deviation at initialisation. Where the shape changes, the
+    shortcut is a 1x1 convolution of ``act(x) beta``, which resets the variance to 1.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class NormaliserFreeBlock(nnx.Module):
 
 
 class nf_resnet18(nnx.Module):
-    """A ResNet-18 without normalisation: nothing in it ties the parts of an image together.
+    """A ResNet-18 without normalisation.
 
-    Pre-activated blocks ``x + alpha f(x / std)``, whose variance is known beforehand: plus alpha^2
-    with each block, back to ``1 + alpha^2`` where the shape changes. It is a small
-    relative of the NFNets that Auto DP-SGD fine-tunes; widths and depth are ResNet-18's. The
-    learned gain that starts each branch at zero (SkipInit) is left out, as in the first paper.
+    Pre-activation blocks ``x + alpha f(x / std)``, whose variance is known in advance: each block
+    adds alpha^2, and a change of shape resets it to ``1 + alpha^2``. It is a small relative of the
+    NFNets that Auto DP-SGD fine-tunes; widths and depth are ResNet-18's. The learned gain that
+    starts each branch at zero (SkipInit) is left out, as in the first paper.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        width: channels of the first stage.
-        alpha: > 0, how much each block adds.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        width: the channels of the first stage.
+        alpha: the scale of what each block adds, > 0.
         stem: "imagenet" (7x7 stride 2, max 3x3 stride 2) or "cifar" (3x3, no pooling).
 
     Reference: Brock et al. 2021; De et al., Unlocking high-accuracy differentially private image
@@ -102,7 +102,7 @@ class nf_resnet18(nnx.Module):
 
 
 class BottleneckBlock(nnx.Module):
-    """``shortcut(x) + alpha gain y``, y three convolutions of ``act(x) beta``.
+    """``shortcut(x) + alpha gain y``, where y is three convolutions of ``act(x) beta``.
 
     1x1 to a quarter of the outputs, 3x3, 1x1 to the outputs; the gain starts at one. Where the
     shape changes, the shortcut is a 1x1 convolution of ``act(x) beta``.
@@ -148,10 +148,10 @@ class nf_resnet50(nnx.Module):
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        width: channels of the first stage.
-        alpha: > 0, how much each block adds.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        width: the channels of the first stage.
+        alpha: the scale of what each block adds, > 0.
 
     Reference: Brock et al. 2021; De et al. 2022. https://arxiv.org/abs/2204.13650
     """

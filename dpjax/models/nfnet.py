@@ -21,11 +21,11 @@ _ALPHA = 0.2
 
 
 class NFNetBlock(nnx.Module):
-    """``shortcut(x) + alpha gain 2 se(y) y``, y four convolutions of ``act(x) beta``.
+    """``shortcut(x) + alpha gain 2 se(y) y``, where y is four convolutions of ``act(x) beta``.
 
     1x1 to half of the outputs, two grouped 3x3, 1x1 to the outputs; se are squeeze-and-excite
     weights; the gain starts at zero (SkipInit). Where the shape changes, the shortcut is a 1x1
-    convolution of ``act(x) beta``, averaged over 2x2 where the stride is 2.
+    convolution of ``act(x) beta``, averaged over 2x2 first if the stride is 2.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class NFNet(nnx.Module):
     """An NFNet for one image; parameters are ``stem/<i>``, ``blocks/<i>``, ``final``, ``dense``.
 
     Args:
-        shape: (height, width, channels) of one example; sides that 32 divides.
-        classes: how many logits.
-        depths: blocks of each stage.
-        widths: channels of each stage.
-        group: channels of a group in the 3x3 convolutions.
-        rngs: where the initial parameters come from.
+        shape: (height, width, channels) of one example; sides divisible by 32.
+        classes: the number of logits.
+        depths: the blocks of each stage.
+        widths: the channels of each stage.
+        group: the channels of a group in the 3x3 convolutions.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ def nfnet_f0(
     stochastic depth are left out: noise and clipping regularise enough.
 
     Args:
-        shape: (height, width, channels) of one example; sides that 32 divides.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        widths: channels of the four stages.
-        group: channels of a group in the 3x3 convolutions.
+        shape: (height, width, channels) of one example; sides divisible by 32.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        widths: the channels of the four stages.
+        group: the channels of a group in the 3x3 convolutions.
 
     Reference: Brock et al., High-performance large-scale image recognition without normalization,
     2021. https://arxiv.org/abs/2102.06171

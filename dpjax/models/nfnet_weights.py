@@ -1,4 +1,4 @@
-"""The published weights of NFNets, from timm's or DeepMind's files, by our paths."""
+"""The published weights of NFNets, from timm's or DeepMind's files, under our paths."""
 
 import pickle
 import re
@@ -21,20 +21,19 @@ _ARRAY_CLASSES = {
 
 
 def read_nfnet(path: str | Path, head: bool = False) -> dict[str, np.ndarray]:
-    """Reads the published weights of an NFNet-F0 or F1 by our paths.
+    """Reads the published weights of an NFNet-F0 or F1, under our paths.
 
-    What is returned can be saved with ``numpy.savez`` and given to `dpjax train` as
-    ``model.weights``.
+    The result can be saved with ``numpy.savez`` and given to `dpjax train` as ``model.weights``.
 
     Args:
         path: timm's ``model.safetensors`` of ``dm_nfnet_f0`` or ``dm_nfnet_f1``, or DeepMind's
-            ``F0_haiku.npz`` or ``F1_haiku.npz``, which is a pickle in spite of its name. Of a
-            pickle, only dictionaries and arrays are read; anything else is refused before it runs.
+            ``F0_haiku.npz`` or ``F1_haiku.npz``, which is a pickle despite its name. Only
+            dictionaries and arrays are read from a pickle; anything else is refused before it runs.
         head: whether to keep the classifier; without it, a new one is trained.
 
     Raises:
-        ValueError: the file is damaged, holds something else, or is not of an NFNet.
-        ImportError: the extra ``dpjax[pretrained]`` is not installed, for safetensors.
+        ValueError: if the file is damaged, holds something else, or is not of an NFNet.
+        ImportError: if the extra ``dpjax[pretrained]`` is not installed, for safetensors.
     """
     path = Path(path)
     if path.suffix == ".safetensors":
@@ -67,27 +66,27 @@ def _read_pickle(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads dictionaries of NumPy arrays; any other class or function is refused, not called."""
+    """Reads dictionaries of NumPy arrays; refuses, without calling it, anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a pickle names, if arrays need it."""
+        """Returns what a pickle names if arrays need it, and raises otherwise."""
         if (module, name) not in _ARRAY_CLASSES:
             raise pickle.UnpicklingError(f"{module}.{name} is no array or dictionary")
         return super().find_class(module, name)
 
 
 def nfnet_from_timm(tensors: Mapping[str, np.ndarray], head: bool = False) -> dict[str, np.ndarray]:
-    """Returns the tensors of timm's ``dm_nfnet_f0`` or ``dm_nfnet_f1`` by our paths.
+    """Returns the tensors of timm's ``dm_nfnet_f0`` or ``dm_nfnet_f1`` under our paths.
 
-    `read_nfnet` reads them from a file. Kernels go from (outputs, inputs, height, width) to
-    (height, width, inputs, outputs).
+    `read_nfnet` reads them from a file. Kernels are transposed from (outputs, inputs, height,
+    width) to (height, width, inputs, outputs).
 
     Args:
-        tensors: timm's, by name.
+        tensors: timm's tensors, by name.
         head: whether to keep the classifier; without it, a new one is trained.
 
     Raises:
-        ValueError: a tensor is not one of an NFNet.
+        ValueError: if a tensor is not one of an NFNet.
 
     Example:
         >>> tensors = {"stages.0.0.conv2b.weight": np.zeros((8, 4, 3, 3))}
@@ -149,16 +148,16 @@ def _ours(path: str, tensor: np.ndarray) -> np.ndarray:
 def nfnet_from_haiku(
     params: Mapping[str, Mapping[str, Any]], head: bool = False
 ) -> dict[str, np.ndarray]:
-    """Returns the parameters of DeepMind's NFNets in Haiku by our paths.
+    """Returns the parameters of DeepMind's NFNets in Haiku under our paths.
 
     `read_nfnet` reads them from a file.
 
     Args:
-        params: Haiku's: a dictionary of arrays for each module.
+        params: Haiku's parameters, a dictionary of arrays for each module.
         head: whether to keep the classifier; without it, a new one is trained.
 
     Raises:
-        ValueError: a module is not one of an NFNet.
+        ValueError: if a module is not one of an NFNet.
 
     Example:
         >>> params = {"NFNet/~/nf_block_2/~/conv1b": {"gain": np.ones(8)}}

@@ -12,18 +12,18 @@ from dpjax import _checks
 __all__ = ["Parameters", "Params", "flat", "nested", "split"]
 
 Params = Mapping[str, Any]
-"""Nested dicts with arrays as leaves. The depth differs from network to network, so that a type
-checker takes any path: ``params["blocks"]["0"]["query"]["kernel"]``."""
+"""Nested dicts with arrays as leaves. The depth differs between networks, so type checkers accept
+any path, such as ``params["blocks"]["0"]["query"]["kernel"]``."""
 
 
 class Parameters(NamedTuple):
-    """Parameters as two nested dicts; gradients are taken, clipped and noised for the first."""
+    """Parameters as two nested dicts, trainable and frozen; only the first get gradients."""
 
     trainable: chex.ArrayTree
     frozen: chex.ArrayTree
 
     def merged(self) -> Params:
-        """Returns all parameters as the network takes them."""
+        """Returns all parameters, as the network takes them."""
         return nested({**flat(self.trainable), **flat(self.frozen)})
 
 
@@ -32,12 +32,12 @@ def split(params: chex.ArrayTree, trainable: Sequence[str]) -> Parameters:
 
     Args:
         params: nested dicts.
-        trainable: each the beginning of a path (``"classifier"``, ``"blocks/11"``), one counted
-            from the end (``"blocks/-1"``, the last block), or a pattern with ``*`` for any
-            characters (``"*/bias"``).
+        trainable: patterns, each the beginning of a path (``"classifier"``, ``"blocks/11"``), a
+            path counted from the end (``"blocks/-1"``, the last block), or a pattern with ``*`` for
+            any characters (``"*/bias"``).
 
     Raises:
-        ValueError: naming a pattern that matches no parameter.
+        ValueError: if a pattern matches no parameter; names it.
 
     Example:
         >>> params = {"body": {"kernel": 1.0}, "head": {"kernel": 2.0, "bias": 3.0}}
@@ -81,7 +81,7 @@ def _matching(pattern: str, paths: Sequence[str]) -> set[str]:
 
 
 def _counted(pattern: str, paths: Sequence[str]) -> str:
-    """Replaces a negative number in a path by the one that it stands for.
+    """Replaces a negative number in a path by the number it stands for.
 
     >>> _counted("blocks/-1", ["blocks/9/bias", "blocks/10/bias"])
     'blocks/10'

@@ -1,8 +1,8 @@
 """Pooling over small windows, as sums and maxima of shifted slices.
 
-The gradient of a window reduction scatters, which is slow on CPUs; that of slices pads and adds.
-The values are the same. Where several inputs of a window are the largest, each maximum halves the
-gradient between its two sides, instead of giving it to the first.
+The gradient of a window reduction is a scatter, which is slow on CPUs; the gradient of slices pads
+and adds. The values are the same. If several inputs of a window are the largest, each maximum
+splits the gradient equally between its two sides, instead of giving it to the first.
 """
 
 import functools
@@ -21,7 +21,7 @@ def max_pool(x: jax.Array, window: int, stride: int, padding: int = 0) -> jax.Ar
     Args:
         x: (..., height, width, channels).
         window: the square's side.
-        stride: from one square to the next.
+        stride: the distance from one square to the next.
         padding: rows and columns of minus infinity around the image, fewer than `window`.
 
     Example:
@@ -40,15 +40,15 @@ def avg_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
 
 
 def adaptive_max_pool(x: jax.Array, size: int) -> jax.Array:
-    """Takes the largest input of each of ``size x size`` cells, which together cover the image."""
+    """Takes the largest input of each of ``size x size`` cells that cover the image."""
     return _over_cells(jnp.max, x, size)
 
 
 def adaptive_avg_pool(x: jax.Array, size: int) -> jax.Array:
-    """Averages each of ``size x size`` cells, which together cover the image.
+    """Averages each of ``size x size`` cells that cover the image.
 
-    Cell i spans the rows ``floor(i H / size)`` to ``ceil((i + 1) H / size)``, as in PyTorch: cells
-    overlap where `size` does not divide H.
+    Cell i spans the rows ``floor(i H / size)`` to ``ceil((i + 1) H / size)``, as in PyTorch; cells
+    overlap if `size` does not divide H.
     """
     return _over_cells(jnp.mean, x, size)
 
@@ -56,7 +56,7 @@ def adaptive_avg_pool(x: jax.Array, size: int) -> jax.Array:
 def _over_windows(
     combine: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, window: int, stride: int
 ) -> jax.Array:
-    # A square is a column of rows: 2 (window - 1) operations instead of window^2 - 1.
+    # Rows first, then columns: 2 (window - 1) operations instead of window^2 - 1.
     for axis in (x.ndim - 3, x.ndim - 2):
         last = x.shape[axis] - window
         x = functools.reduce(

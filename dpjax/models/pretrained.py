@@ -1,4 +1,4 @@
-"""Pre-trained networks from Hugging Face's directories, and back into one."""
+"""Pre-trained networks, read from and written to Hugging Face directories."""
 
 import hashlib
 import inspect
@@ -41,15 +41,15 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, DISTILBE
 """The families that can be read, by `model_type` in config.json; MiniLM is a BERT."""
 
 TASKS = ("classification", "language_modelling")
-"""What a network can be loaded for."""
+"""The tasks that a network can be loaded for."""
 
 DTYPES = ("float32", "float16", "bfloat16")
-"""The precisions in which weights are written."""
+"""The dtypes in which weights can be written."""
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLE = "pytorch_model.bin"
-# Parameters of ours, beside those of the family.
+# Parameters that dpjax adds to those of the family.
 _ADDED = ("lora_a", "lora_b", "prefix_key", "prefix_value")
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -64,7 +64,7 @@ class Pretrained:
         tokenizer: the network's own; None if the directory has none.
         config: the directory's config.json.
         new: the parameters that the files do not hold, by path; they start at random.
-        unused: the files' tensors that the network has no place for, by name.
+        unused: the names of tensors in the files that the network does not use.
     """
 
     network: Network
@@ -91,22 +91,21 @@ def from_pretrained(
 
     Args:
         directory: the folder.
-        task: "classification" or "language_modelling"; None for what the family is for.
-        classes: how many classes there are; None takes the number that config.json has.
-        length: how many tokens an example has.
-        key: starts the parameters that are not in the files, such as a new classifier; None for
-            ``jax.random.key(0)``.
-        **options: the constructor's own that config.json does not hold, such as
-            ``pooling="mean"``.
+        task: "classification" or "language_modelling"; None for the family's own task.
+        classes: the number of classes; None for the number in config.json.
+        length: the number of tokens in an example.
+        key: initialises the parameters that are not in the files, such as a new classifier; None
+            for ``jax.random.key(0)``.
+        **options: constructor arguments that are not in config.json, such as ``pooling="mean"``.
 
     Returns:
         The network, its parameters and its tokenizer.
 
     Raises:
-        FileNotFoundError: the directory, config.json or the weights are missing.
-        ValueError: the family is unknown, a tensor is missing or has another shape, `length` is
-            more than the network has positions for, or the tokenizer is another model's.
-        ImportError: the extra ``dpjax[pretrained]`` is not installed.
+        FileNotFoundError: if the directory, config.json or the weights are missing.
+        ValueError: if the family is unknown, a tensor is missing or has another shape, `length`
+            exceeds the network's positions, or the tokenizer belongs to another model.
+        ImportError: if the extra ``dpjax[pretrained]`` is not installed.
 
     Example:
         ``model = dpjax.models.from_pretrained("bert-base-uncased", classes=2, length=128)``;
@@ -121,7 +120,7 @@ def from_pretrained(
     expected = flat(jax.eval_shape(network.init, started))
     new = tuple(path for path in expected if path not in found)
     if new:
-        # Under jit, what is not asked for is not computed.
+        # Under jit, only the parameters that are used are computed.
         made = jax.jit(lambda key: {path: flat(network.init(key))[path] for path in new})(started)
         found |= jax.device_get(made)
     params = nested({path: jnp.asarray(found[path]) for path in expected})
@@ -131,7 +130,7 @@ def from_pretrained(
 def pretrained_network(
     directory: str | Path, classes: int | None = None, length: int = 128, **options: Any
 ) -> tuple[Network, Tokenizer | None]:
-    """Returns the network that a directory's config.json asks for, and its tokenizer, if any.
+    """Returns the network that a directory's config.json describes, and its tokenizer, if any.
 
     No weights are read. The arguments are those of `from_pretrained`.
     """
@@ -156,16 +155,16 @@ def pretrained_tokenizer(directory: str | Path) -> Tokenizer:
     """Returns a directory's tokenizer.
 
     Raises:
-        FileNotFoundError: it has none.
+        FileNotFoundError: if the directory has none.
     """
     directory = Path(directory)
     return Tokenizer.from_directory(directory, _family(directory, _read_config(directory)).name)
 
 
 def pretrained_weights(directory: str | Path, network: Network) -> dict[str, np.ndarray]:
-    """Returns the parameters that a directory holds for a network, or for a part of one, by path.
+    """Returns the parameters that a directory holds for a network or a part of one, by path.
 
-    A new classifier and the updates of LoRA are not among them: they start at random.
+    A new classifier and LoRA updates are not among them; they are initialised at random.
     """
     return _held(Path(directory), network)[0]
 
@@ -193,10 +192,10 @@ def save_pretrained(
 ) -> list[Path]:
     """Writes a Hugging Face directory that `from_pretrained` and `transformers` read.
 
-    Updates of LoRA are added to their kernels first.
+    LoRA updates are added to their kernels first.
 
     Args:
-        model: where the network and its tokenizer come from.
+        model: the network and its tokenizer.
         directory: a folder that does not exist yet, or is empty.
         params: the trained parameters; None for the model's own.
         dtype: "float32", "float16" or "bfloat16".
@@ -328,7 +327,7 @@ def _safetensors() -> ModuleType:
 
 
 def _weight_files(directory: Path) -> tuple[Path, list[Path]]:
-    """Returns the file that names all weights, and those that hold them."""
+    """Returns the file that names all weights, and the files that hold them."""
     index = directory / _INDEX
     if (directory / _WEIGHTS).is_file():
         return directory / _WEIGHTS, [directory / _WEIGHTS]
@@ -357,7 +356,7 @@ def _read_tensors(files: Sequence[Path]) -> dict[str, np.ndarray]:
             loaded = _safetensors().flax.load_file(str(path))
         except ImportError:
             raise
-        except Exception as error:  # the library raises its own, and plain ones
+        except Exception as error:  # the library raises its own errors and plain ones
             raise ValueError(f"{path}: expected safetensors: {error}") from error
         for key, array in loaded.items():
             tensors[key] = np.asarray(array, np.float32) if _is_float(array) else np.asarray(array)

@@ -14,16 +14,16 @@ __all__ = ["LSTMLayer", "RecurrentNet", "bilstm", "lstm"]
 
 
 class LSTMLayer(nnx.Module):
-    """One LSTM layer over one sequence; padded steps keep the state as it is.
+    """One LSTM layer over one sequence; padded steps do not change the state.
 
     ``i, f, g, o = x W + b + h U + b'``, then ``c <- sigmoid(f) c + sigmoid(i) tanh(g)`` and
-    ``h <- sigmoid(o) tanh(c)``. Two biases, as in PyTorch: the second changes no function, but it
-    does change a gradient's norm.
+    ``h <- sigmoid(o) tanh(c)``. There are two biases, as in PyTorch: the second does not change the
+    function, but it does change the gradient's norm.
 
     Args:
-        inputs: features of a step.
+        inputs: the number of features of a step.
         hidden: the state's width H.
-        rngs: where the initial parameters come from; all are uniform in ``+- 1 / sqrt(H)``.
+        rngs: draws the initial parameters, all uniform in ``+- 1 / sqrt(H)``.
 
     Reference: Hochreiter and Schmidhuber, Long short-term memory, 1997.
     """
@@ -40,9 +40,9 @@ class LSTMLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, real: jax.Array, reverse: bool = False
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns the last state (H,) and all of them (T, H), from (T, inputs) and (T,) of bool.
+        """Returns the last state (H,) and all states (T, H), from (T, inputs) and (T,) of bool.
 
-        With `reverse` the sequence is read from its end; the states stay in the sequence's order.
+        With `reverse` the sequence is read from its end; the states keep the sequence's order.
         """
         recurrent_kernel, recurrent_bias = self.recurrent_kernel[...], self.recurrent_bias[...]
 
@@ -56,7 +56,7 @@ class LSTMLayer(nnx.Module):
             h, c = jnp.where(is_real, output, h), jnp.where(is_real, cell, c)
             return (h, c), h
 
-        # The input's part needs no loop: one product for all steps.
+        # The input's contribution needs no loop: it is one product for all steps.
         projected = x @ self.input_kernel[...] + self.input_bias[...]
         zero = jnp.zeros_like(projected, shape=(self.hidden,))
         (last, _), states = jax.lax.scan(step, (zero, zero), (projected, real), reverse=reverse)
@@ -66,20 +66,20 @@ class LSTMLayer(nnx.Module):
 class RecurrentNet(nnx.Module):
     """An embedding, LSTM layers in one or both directions, and logits from the last states.
 
-    Token 0 is padding, before or after the sequence: it changes no state, and its embedding has no
-    gradient, unless `padding` is "read". Parameters are ``embedding``,
+    Token 0 is padding, before or after the sequence. Unless `padding` is "read", it changes no
+    state, and its embedding has no gradient. Parameters are ``embedding``,
     ``forward/<i>/input_kernel`` ..., ``backward/<i>/...`` if bidirectional, and ``dense``.
 
     Args:
         shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding among them.
-        embedding: features of a token.
-        hidden: width of each direction's state.
-        layers: how many, one on the other.
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding.
+        embedding: the number of features of a token.
+        hidden: the width of each direction's state.
+        layers: the number of stacked layers.
         bidirectional: whether a second set of layers reads the sequence from its end.
-        padding: "skip", or "read" to take padding for a token like any other.
-        rngs: where the initial parameters come from.
+        padding: "skip", or "read" to treat padding as an ordinary token.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -141,19 +141,19 @@ def lstm(
 ) -> RecurrentNet:
     """DC-SGD's network for NAMES, "a model with two LSTM layers"; the paper says no more.
 
-    Widths are those of Opacus' example for the same task: 237,458 parameters for 18 languages and
-    57 letters with padding.
+    The widths are from Opacus' example for the same task: 237,458 parameters for 18 languages and
+    57 letters including padding.
 
     Args:
         shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding (0) among them.
-        rngs: where the initial parameters come from.
-        embedding: features of a token.
-        hidden: width of the state.
-        layers: how many LSTM layers.
-        padding: "skip" it, or "read" it like a token, as Opacus' example does: the logits then
-            come from the state after the padding.
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding (0).
+        rngs: draws the initial parameters.
+        embedding: the number of features of a token.
+        hidden: the width of the state.
+        layers: the number of LSTM layers.
+        padding: "skip", or "read" to treat padding as an ordinary token, as Opacus' example does;
+            the logits then come from the state after the padding.
 
     Reference: DC-SGD, supplemental material, comparison with AutoClip.
     """
@@ -182,17 +182,17 @@ def bilstm(
 ) -> RecurrentNet:
     """Auto DP-SGD's "BiLSTM" for AG News; the paper gives only its name.
 
-    One layer, 128 states in each direction and a trained embedding of 100, usual for the task. The
-    logits come from the last state of both directions.
+    One layer, a state of 128 in each direction and a trained embedding of 100 are usual for the
+    task. The logits come from the last states of both directions.
 
     Args:
         shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding (0) among them.
-        rngs: where the initial parameters come from.
-        embedding: features of a token.
-        hidden: width of each direction's state.
-        layers: how many bidirectional layers.
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding (0).
+        rngs: draws the initial parameters.
+        embedding: the number of features of a token.
+        hidden: the width of each direction's state.
+        layers: the number of bidirectional layers.
 
     Reference: Chilukoti et al., Auto DP-SGD, section 5.
     """

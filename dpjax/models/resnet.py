@@ -18,12 +18,12 @@ __all__ = ["NORMS", "BasicBlock", "ResNet", "resnet18", "resnet34", "stages"]
 NORMS = ("group", "none")
 """What replaces BatchNorm."""
 
-# torchvision's: normal, of variance 2 / fan_out.
+# torchvision's initialiser: normal with variance 2 / fan_out.
 _he_fan_out = jax.nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def stages(blocks: Sequence[int], width: int) -> list[tuple[int, int, int]]:
-    """Returns (inputs, outputs, stride) of each block; a new stage doubles and halves.
+    """Returns (inputs, outputs, stride) of each block; a new stage doubles channels, halves sides.
 
     >>> stages([1, 2], width=64)
     [(64, 64, 1), (64, 128, 2), (128, 128, 1)]
@@ -55,8 +55,8 @@ class Shortcut(nnx.Module):
 class BasicBlock(nnx.Module):
     """``relu(scale_norm(norm2(conv2(relu(norm1(conv1(x))))) + shortcut(x)))``.
 
-    ScaleNorm is one more group normalisation, after the addition (Klause et al. 2022): the sum's
-    two branches have different scales, which it evens out.
+    ScaleNorm is one more group normalisation, after the addition (Klause et al. 2022). It evens out
+    the different scales of the two branches.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class ResNet(nnx.Module):
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        blocks: how many, for each stage.
-        width: channels of the first stage.
-        groups: of each normalisation, capped at one per channel.
-        scale_norm: whether each block normalises after its addition.
+        classes: the number of logits.
+        blocks: the number of blocks in each stage.
+        width: the channels of the first stage.
+        groups: the groups of each normalisation, at most one per channel.
+        scale_norm: whether each block also normalises after its addition.
         stem: "imagenet" or "cifar".
         norm: "group" or "none".
-        activation: as `dpjax.models.activation` takes it.
-        rngs: where the initial parameters come from.
+        activation: a spec for `dpjax.models.activation`.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -153,24 +153,24 @@ def resnet18(
     norm: str = "group",
     activation: str | Mapping[str, Any] = "relu",
 ) -> ResNet:
-    """ResNet-18 with GroupNorm in place of BatchNorm, which has as many parameters.
+    """ResNet-18 with GroupNorm instead of BatchNorm, which has the same number of parameters.
 
-    11,689,512 for 1000 classes, torchvision's number: DC-SGD prints "about 12M" and follows
-    PyTorch's defaults, hence its stem is the default here; with its ten classes the network has
-    11,181,642. Lin et al. removed BatchNorm and put nothing in its place: ``norm="none"``, with
+    It has 11,689,512 parameters for 1000 classes, like torchvision's. DC-SGD prints "about 12M" and
+    uses PyTorch's defaults, so its stem is the default here; with ten classes the network has
+    11,181,642 parameters. Lin et al. removed BatchNorm without a replacement: ``norm="none"``, with
     11,172,042 parameters. Automatic Clipping cites results with this network.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        width: channels of the first stage.
-        groups: of each normalisation, capped at one per channel. The papers give none: 32 is the
-            group normalisation paper's.
-        scale_norm: whether each block normalises after its addition (Klause et al. 2022).
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        width: the channels of the first stage.
+        groups: the groups of each normalisation, at most one per channel. The papers give no
+            number; 32 is from the paper on group normalisation.
+        scale_norm: whether each block also normalises after its addition (Klause et al. 2022).
         stem: "imagenet" (7x7 stride 2, max 3x3 stride 2) or "cifar" (3x3, no pooling).
         norm: "group", or "none" for no normalisation at all.
-        activation: as `dpjax.models.activation` takes it.
+        activation: a spec for `dpjax.models.activation`.
 
     Reference: He et al. 2016; Wu and He 2018; Klause et al. 2022.
     """
@@ -202,7 +202,7 @@ def resnet34(
 ) -> ResNet:
     """ResNet-34 with GroupNorm: 21,797,672 parameters for 1000 classes, DC-SGD's "about 22M".
 
-    With ten classes 21,289,802. The arguments are those of `resnet18`.
+    With ten classes it has 21,289,802. The arguments are those of `resnet18`.
 
     Reference: He et al. 2016; Wu and He 2018; Klause et al. 2022.
     """

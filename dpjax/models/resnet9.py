@@ -47,13 +47,13 @@ class resnet9(nnx.Module):
     normalisation after each of the two additions.
 
     Args:
-        shape: (height, width, channels) of one example, from 8x8 on.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        width: channels of the first convolution.
-        groups: of each normalisation, capped at one per channel.
+        shape: (height, width, channels) of one example, at least 8x8.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        width: the channels of the first convolution.
+        groups: the groups of each normalisation, at most one per channel.
         scale_norm: whether to normalise after the additions.
-        activation: as `dpjax.models.activation` takes it.
+        activation: a spec for `dpjax.models.activation`.
 
     Reference: Klause et al., Differentially private training of residual networks with scale
     normalisation, 2022.

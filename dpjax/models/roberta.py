@@ -1,4 +1,4 @@
-"""RoBERTa: BERT's layers, positions that begin after the padding's, and no second segment."""
+"""RoBERTa: BERT's layers, with positions that start after the padding's, and one segment."""
 
 from collections.abc import Sequence
 
@@ -37,28 +37,28 @@ def roberta(
     """RoBERTa-base as a classifier, without dropout.
 
     RoBERTa-large has ``layers = 24``, ``width = 1024``, ``heads = 16`` and ``hidden = 4096``. The
-    head, a dense layer with tanh and the logits, is called ``pooler`` and ``classifier`` here too.
-    The first token has row ``padding + 1`` of the table of positions, and padding row `padding`,
-    as published: the table has ``positions + padding + 1`` rows. There is one segment.
+    head, a dense layer with tanh and the logits, is also called ``pooler`` and ``classifier`` here.
+    As published, the first token uses row ``padding + 1`` of the position table, and padding uses
+    row `padding`, so the table has ``positions + padding + 1`` rows. There is one segment.
 
     Args:
         shape: (length,) of one example.
-        classes: how many logits.
-        vocabulary: how many tokens there are, padding among them; RoBERTa's own has 50,265.
-        rngs: where the initial parameters come from.
-        layers: how many blocks.
-        width: features of a token.
-        heads: of each attention.
-        hidden: width between the two dense layers of a block.
-        positions: how long a sequence may be.
-        padding: the padding's token: 0 in this package's data sets of hashed words, 1 in RoBERTa's
+        classes: the number of logits.
+        vocabulary: the number of tokens, including padding; RoBERTa's own has 50,265.
+        rngs: draws the initial parameters.
+        layers: the number of blocks.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers of a block.
+        positions: the maximum length of a sequence.
+        padding: the padding token: 0 in this package's data sets of hashed words, 1 in RoBERTa's
             own vocabulary.
-        epsilon: of the normalisations.
-        activation: between the dense layers of a block.
-        pooling: "first" or "mean", what the pooler reads; "first_direct" or "mean_direct" for
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the dense layers of a block.
+        pooling: what the pooler reads, "first" or "mean"; "first_direct" or "mean_direct" for
             logits without the pooler.
-        start: begin with the states before this block, in place of tokens.
-        stop: end with the states after so many blocks, in place of logits.
+        start: if given, the input is the states before this block, not tokens.
+        stop: if given, the output is the states after this many blocks, not logits.
 
     References: Liu et al., RoBERTa, 2019, https://arxiv.org/abs/1907.11692; Automatic Clipping,
     tables 2 and 3.

@@ -1,4 +1,4 @@
-"""Checks of what a network is built for: one example's shape, and how many classes."""
+"""Checks of the shape of one example, for which a network is built."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def token_count(shape: Any) -> int:
 
 
 def feature_count(shape: Any) -> int:
-    """Returns how many numbers one example has; any shape is flattened."""
+    """Returns the number of entries of one example; any shape is flattened."""
     count = 1
     for size in example_shape(shape):
         count *= size
@@ -46,7 +46,7 @@ def feature_count(shape: Any) -> int:
 
 
 def window_output(field: str, size: int, window: int, stride: int, padding: int = 0) -> int:
-    """Returns ``floor((size + 2 padding - window) / stride) + 1``, refusing what leaves nothing.
+    """Returns ``floor((size + 2 padding - window) / stride) + 1``; raises if that is below 1.
 
     >>> window_output("conv", 28, window=8, stride=2, padding=3)
     14

@@ -33,19 +33,19 @@ def scaled_gelu(x: jax.Array) -> jax.Array:
 class StandardisedConv(nnx.Module):
     """A convolution with scaled weight standardisation, and a bias.
 
-    ``gain (W - mean) / sqrt(max(N variance, 1e-4))``, where the mean and the variance are those of
-    an output channel's N = inputs window^2 / groups weights. It keeps the variance of its input, on
-    average.
+    The weights are ``gain (W - mean) / sqrt(max(N variance, 1e-4))``, where mean and variance are
+    over the N = inputs window^2 / groups weights of an output channel. On average, the output has
+    the variance of the input.
 
     Args:
         inputs: channels of the input.
         outputs: channels of the output.
         window: the side of the kernel.
         stride: the step between windows.
-        padding: on each side, or "SAME" for as much as makes the output's side that of the input
-            over the stride, rounded up, the odd pixel at the end.
-        groups: how many groups of channels are convolved apart.
-        rngs: where the initial parameters come from.
+        padding: the padding on each side; or "SAME", for an output side of the input's over the
+            stride, rounded up, with an odd pixel of padding at the end.
+        groups: the number of groups of channels that are convolved separately.
+        rngs: draws the initial parameters.
 
     Reference: Brock et al., Characterizing signal propagation to close the performance gap in
     unnormalized ResNets, 2021. https://arxiv.org/abs/2101.08692
@@ -71,7 +71,7 @@ class StandardisedConv(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(outputs))
 
     def standardised(self) -> jax.Array:
-        """Returns the weights that are used."""
+        """Returns the standardised weights."""
         kernel = self.kernel[...]
         centred = kernel - jnp.mean(kernel, axis=(0, 1, 2))
         squares = jnp.sum(centred**2, axis=(0, 1, 2))  # N variance
@@ -92,12 +92,12 @@ class StandardisedConv(nnx.Module):
 
 
 class SqueezeExcite(nnx.Module):
-    """A weight in (0, 1) for each channel, from the channels' means: two dense layers.
+    """A weight in (0, 1) for each channel, from the channels' means by two dense layers.
 
     Args:
-        channels: of the input.
+        channels: the channels of the input.
         hidden: the width between the two layers.
-        rngs: where the initial parameters come from.
+        rngs: draws the initial parameters.
 
     Reference: Hu et al., Squeeze-and-Excitation Networks, 2018. https://arxiv.org/abs/1709.01507
     """

@@ -1,4 +1,4 @@
-"""What a residual network's images go through before its blocks."""
+"""The stem of a residual network: the layers before its blocks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A pre-trained network's own tokenizer, from the files beside its weights."""
+"""A pre-trained network's own tokenizer, from the files next to its weights."""
 
 import json
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class _Kind:
     """The special tokens of a family.
 
     Attributes:
-        padding: follows a text; None where there is no such token.
-        unknown: a word without pieces; None where every byte has a token.
+        padding: the token that fills up a text; None if there is no such token.
+        unknown: the token of a word without pieces; None if every byte has a token.
         single: the template of one text, A.
-        pair: the template of two, A and B, with segments.
-        others: special tokens besides those of the templates.
+        pair: the template of two texts, A and B, with segments.
+        others: special tokens that are not in the templates.
     """
 
     padding: str | None
@@ -60,8 +60,8 @@ class Tokenizer:
 
     Attributes:
         family: a name in `dpjax.models.MODELS`.
-        vocabulary: how many tokens there are.
-        padding: what follows a text that is shorter than a row.
+        vocabulary: the number of tokens.
+        padding: the token that fills up a text shorter than a row.
         separator: ends the first text; None for GPT-2.
         end: ends a generated text; None except for GPT-2.
     """
@@ -84,8 +84,8 @@ class Tokenizer:
             family: "bert", "distilbert", "roberta" or "gpt2".
 
         Raises:
-            FileNotFoundError: there is no tokenizer.
-            ValueError: it is not one of this family.
+            FileNotFoundError: if there is no tokenizer.
+            ValueError: if it is not one of this family.
         """
         kind = _KINDS[_checks.choice("family", family, _KINDS)]
         engine = _read(Path(directory), kind)
@@ -122,7 +122,7 @@ class Tokenizer:
         Args:
             texts: the texts.
             pairs: the second texts, one for each; None for none.
-            length: how many tokens a row has, with the special ones.
+            length: the number of tokens in a row, including special ones.
         """
         special = self._engine.num_special_tokens_to_add(pairs is not None)
         if _checks.integer("length", length, at_least=1) <= special:
@@ -206,7 +206,7 @@ def _byte_pairs(vocabulary: Path, merges: Path, kind: _Kind) -> "tokenizers.Toke
 def _add_special(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
     named = (*kind.framing, kind.padding, kind.unknown, *kind.others)
     known = dict.fromkeys(t for t in named if t is not None and engine.token_to_id(t) is not None)
-    # The space before RoBERTa's mask belongs to it.
+    # The space before RoBERTa's mask token belongs to the token.
     added = _library().AddedToken
     engine.add_special_tokens([added(t, lstrip=t == "<mask>", special=True) for t in known])
 

@@ -13,7 +13,7 @@ from dpjax import _checks
 
 __all__ = ["Block", "Embeddings", "Memory", "activation_of", "attend", "dense", "layer_norm"]
 
-# All the papers draw kernels and tables from a normal of this deviation; biases start at 0.
+# All the papers draw kernels and tables from a normal with this deviation; biases start at 0.
 START = jax.nn.initializers.normal(0.02)
 
 _ACTIVATIONS: dict[str, Callable[[chex.Array], chex.Array]] = {
@@ -36,20 +36,20 @@ def dense(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
 
 def layer_norm(width: int, epsilon: float, rngs: nnx.Rngs) -> nnx.LayerNorm:
     """Makes a layer normalisation."""
-    # The fast variance, a difference of two means, loses the digits of a nearly constant state.
+    # The fast variance, a difference of two means, loses precision for a nearly constant state.
     return nnx.LayerNorm(width, epsilon=epsilon, use_fast_variance=False, rngs=rngs)
 
 
 class Embeddings(nnx.Module):
-    """The sum of a token's row, its position's and its segment's, normalised where there is a norm.
+    """The sum of the token, position and segment embeddings, normalised if there is a norm.
 
     Args:
-        vocabulary: how many tokens there are.
-        positions: rows in the table of positions.
-        width: features of a token.
-        segments: rows in the table of segments; 0 for none.
-        epsilon: of the normalisation; None for none.
-        rngs: where the initial parameters come from.
+        vocabulary: the number of tokens.
+        positions: the number of rows in the position table.
+        width: the number of features of a token.
+        segments: the number of rows in the segment table; 0 for none.
+        epsilon: added to the variance in the normalisation; None for no normalisation.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ def attend(
     Args:
         query: (Q, heads, d).
         memory: keys and values, each (K, heads, d).
-        allowed: (Q, K) or (K,) of bool: which keys a query looks at.
-        prefix: keys and values, each (P, heads, d), that every query looks at besides.
+        allowed: (Q, K) or (K,) of bool, the keys that a query attends to.
+        prefix: further keys and values, each (P, heads, d), that every query attends to.
 
     Reference: Vaswani et al., Attention is all you need, 2017, https://arxiv.org/abs/1706.03762.
     """
     scale = 1 / math.sqrt(query.shape[-1])
     scores = scale * jnp.einsum("qhd,khd->hqk", query, memory.key)
-    # The least number and not -inf: a sequence of padding alone has no NaN.
+    # The smallest float instead of -inf, so that a sequence of only padding gives no NaN.
     scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min)
     if prefix is None:
         return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), memory.value)
-    # Trained keys and values meet the data in products of their own, which the ghost engine knows.
+    # Trained keys and values have products of their own, which the ghost engine has formulas for.
     first = scale * jnp.einsum("qhd,phd->hqp", query, prefix.key)
     count = first.shape[-1]
     weights = jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))
@@ -116,17 +116,17 @@ def attend(
 class Block(nnx.Module):
     """Attention and two dense layers, each with a residual connection.
 
-    With ``norm_first`` the inputs of both are normalised (GPT-2), otherwise the sums are (BERT).
+    With ``norm_first`` the inputs of both are normalised (GPT-2), otherwise the sums (BERT).
 
     Args:
-        width: features of a token.
-        heads: how many attentions there are side by side.
-        hidden: width between the two dense layers.
-        epsilon: added to the variance before its root is taken.
-        activation: between the two dense layers.
-        norm_first: whether inputs or sums are normalised.
-        prefix: how many trained keys and values stand before those of the tokens.
-        rngs: where the initial parameters come from.
+        width: the number of features of a token.
+        heads: the number of attention heads.
+        hidden: the width between the two dense layers.
+        epsilon: added to the variance in each normalisation.
+        activation: the activation between the two dense layers.
+        norm_first: whether inputs are normalised instead of sums.
+        prefix: the number of trained keys and values before those of the tokens.
+        rngs: draws the initial parameters.
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class Block(nnx.Module):
     def step(
         self, x: chex.Array, memory: Memory, start: chex.Array, allowed: chex.Array
     ) -> tuple[chex.Array, Memory]:
-        """Returns the new states of a few tokens, and the memory with theirs.
+        """Returns the new states of a few tokens, and the memory extended by them.
 
         Args:
-            x: states (Q, width) of the tokens from position `start` on.
-            memory: of all positions.
+            x: states (Q, width) of the tokens, at positions starting from `start`.
+            memory: the memory of all positions.
             start: the first token's position.
-            allowed: (Q, length), which positions each token looks at.
+            allowed: (Q, length), the positions that each token attends to.
         """
         read = self._read(x)
         memory = Memory(

@@ -47,16 +47,16 @@ class WideBlock(nnx.Module):
 class wide_resnet(nnx.Module):
     """A Wide-ResNet with group normalisation and standardised weights.
 
-    WRN-16-4 (the default) and WRN-40-4 of De et al., who reach 81.4% on CIFAR-10 at epsilon 8 with
-    the latter: 2,753,818 and 8,961,306 parameters on 32x32x3.
+    WRN-16-4 (the default) and WRN-40-4 are De et al.'s, with 2,753,818 and 8,961,306 parameters on
+    32x32x3. The latter reaches 81.4% on CIFAR-10 at epsilon 8 in their paper.
 
     Args:
         shape: (height, width, channels) of one example.
-        classes: how many logits.
-        rngs: where the initial parameters come from.
-        depth: of the layers, six times the blocks of a stage plus four.
-        width: how many times 16, 32 and 64 channels the three stages have.
-        groups: of each normalisation, at most one per channel.
+        classes: the number of logits.
+        rngs: draws the initial parameters.
+        depth: the number of layers: six times the blocks of a stage, plus four.
+        width: the factor on the 16, 32 and 64 channels of the three stages.
+        groups: the groups of each normalisation, at most one per channel.
 
     Reference: Zagoruyko and Komodakis, Wide Residual Networks, 2016; De et al., Unlocking
     high-accuracy differentially private image classification through scale, 2022.
