@@ -35,10 +35,10 @@ COMMANDS: Mapping[str, str] = {
 }
 """What each command does. Its module, of the same name, is imported when it is called."""
 
-# What the library calls by its arguments has flags here.
+# Arguments that library errors mention, and the flags they have here.
 _FLAGS = {"resume=True": "--resume", "rekey=True": "--rekey", "another folder": "another --out"}
 
-# What a wrong request, file or environment raises; anything else is a bug and keeps its traceback.
+# Errors of a wrong request, file or environment; any other error is a bug and keeps its traceback.
 _REFUSALS = (
     *(ValueError, TypeError, OSError, ImportError),
     *(ArithmeticError, MemoryError, RecursionError),
@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: the arguments; None takes the process's own.
+        argv: the arguments; None for the process's own.
 
     Returns:
-        The exit code: 0; 2 after one line on stderr that says what was wrong; 130 after Ctrl-C and
-        143 after SIGTERM, and a line that says how to resume.
+        The exit code: 0 on success; 2 after one line on stderr that says what was wrong; 130 after
+        Ctrl-C and 143 after SIGTERM, with a line that says how to resume.
 
     >>> main(["epsilon", "--method", "dp_sgd", "--noise-multiplier", "1", "--accountant", "rdp",
     ...       "--dataset-size", "1000", "--batch-size", "10", "--steps", "100", "--delta", "1e-5"])
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> Parser:
-    """Returns a parser that knows all commands by name, and the flags of the one that is called."""
+    """Returns a parser with the names of all commands, and the flags of the one being called."""
     parser = Parser(
         prog="dpjax",
         description="Differentially private training, and what it costs.",
@@ -103,13 +103,13 @@ def _parser(arguments: Sequence[str]) -> Parser:
 
 
 def _command(name: str) -> Command | Group:
-    import_module("dpjax.papers.auto_dp_sgd")  # a method that only the command line knows
+    import_module("dpjax.papers.auto_dp_sgd")  # registers a method for the command line only
     module = import_module(f"dpjax.cli.{name.replace('-', '_')}")
     return module.GROUP if hasattr(module, "GROUP") else module.COMMAND
 
 
 def _sentence(error: BaseException) -> str:
-    """Returns what an error says, on one line; of a file, its name and what is wrong with it."""
+    """Returns an error's message on one line; for a file error, the file's name and the reason."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
     else:
@@ -117,5 +117,5 @@ def _sentence(error: BaseException) -> str:
     for argument, flag in _FLAGS.items():
         text = text.replace(argument, flag)
     text = re.sub(r"allow_import\('([^']*)'\)", r"--import \1", text)
-    # A file may hold what a terminal obeys: it is shown, not sent.
+    # A file may hold terminal control characters: escape them.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

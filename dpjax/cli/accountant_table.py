@@ -1,4 +1,4 @@
-"""What each accountant says of a setting: a number, or why there is none."""
+"""Each accountant's answer for a setting: an epsilon, or why there is none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dpjax.cli.setting import Setting
 __all__ = ["NO_NUMBER", "AccountantRow", "data", "measured", "text"]
 
 NO_NUMBER = (ValueError, ArithmeticError, MemoryError)
-"""What an accountant raises that has no number: a refusal, or noise beyond what it can compute."""
+"""What an accountant without a number raises: a refusal, or noise out of its numerical range."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class AccountantRow:
     """One accountant's answer.
 
     Attributes:
-        accountant: who answers.
+        accountant: the accountant's name.
         each: the epsilon of one run; None if there is no answer.
-        all_published: the epsilon of all runs together; None for a single one.
+        all_published: the epsilon of all runs together; None for a single run.
         error: why there is no answer.
     """
 
@@ -34,7 +34,7 @@ class AccountantRow:
 
 
 def measured(setting: Setting, runs: int = 1) -> list[AccountantRow]:
-    """Returns a row for each accountant of a setting; refuses if none has an answer."""
+    """Returns a row for each accountant of a setting; raises ValueError if none has an answer."""
     rows = [_row(setting, accountant, runs) for accountant in setting.accountants]
     if all(row.each is None for row in rows):
         raise ValueError(rows[0].error)

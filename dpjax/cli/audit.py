@@ -1,4 +1,4 @@
-"""``dpjax audit``: lower bounds on epsilon beside the epsilon that is claimed."""
+"""``dpjax audit``: lower bounds on epsilon, compared with the claimed epsilon."""
 
 import argparse
 import secrets
@@ -124,7 +124,7 @@ def _plan(args: argparse.Namespace) -> AuditPlan:
 
 
 def _shared_risk(plan: AuditPlan, methods: int) -> AuditPlan:
-    """Returns the plan with a risk for each bound such that all of them hold together."""
+    """Returns the plan with the risk split over the bounds, so that all of them hold together."""
     each = 1 - (1 - plan.step.confidence) / plan.bounds_of(methods)
     return replace(
         plan,
@@ -139,7 +139,7 @@ def _digits() -> Dataset:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """Returns the command that makes the same table again, if it had a seed."""
+    """Returns the command that reproduces the table, given its seed."""
     parts = ["dpjax audit", "--all" if args.all else f"--method {args.method}"]
     parts += ["--quick"] * args.quick + [f"--set {change}" for change in args.set]
     for flag, default in _DEFAULTS.items():

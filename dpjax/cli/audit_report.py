@@ -1,4 +1,4 @@
-"""How an audit is shown: as a table, as a Markdown page, as plain data, and as a picture."""
+"""The results of an audit as a table, a Markdown page, plain data, and a picture."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +16,12 @@ _HEADER = ("method", "attack", "delta", "claimed", "at least", "ratio", "half th
 
 
 def text(rows: Sequence[Row], confidence: float) -> str:
-    """Returns the table for people, and what its words mean."""
+    """Returns the table as text, with an explanation of its terms."""
     return f"{printing.table(_HEADER, _cells(rows))}\n\n{_notes(rows, confidence)}"
 
 
 def markdown(rows: Sequence[Row], confidence: float, command: str) -> str:
-    """Returns the table as a page, with the command that makes it again."""
+    """Returns the table as a page, with the command that reproduces it."""
     lines = [_HEADER, ("---",) * len(_HEADER), *_cells(rows)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"# Audit\n\n`{command}`\n\n{table}\n\n{_notes(rows, confidence)}\n"

@@ -1,4 +1,4 @@
-"""``dpjax bench``: what a private step of an experiment costs here, engine by engine."""
+"""``dpjax bench``: the cost of a private step of an experiment on this machine, by engine."""
 
 import argparse
 import math
@@ -32,10 +32,10 @@ BASELINE = "not private"
 
 
 class Timed(Protocol):
-    """Something that takes steps."""
+    """Something whose steps are timed."""
 
     def run(self, steps: int) -> float:
-        """Takes some steps; returns the seconds of one."""
+        """Takes some steps; returns the seconds per step."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class CompiledStep:
 
     Attributes:
         call: ``call(state) -> state``.
-        state: where to start.
-        compile_seconds: of tracing, lowering and compiling.
-        temporary_bytes: XLA's own figure; None where the backend gives none.
+        state: the initial state.
+        compile_seconds: the time for tracing, lowering and compiling.
+        temporary_bytes: XLA's own figure; None if the backend gives none.
     """
 
     call: Callable[[chex.ArrayTree], chex.ArrayTree]
@@ -55,7 +55,7 @@ class CompiledStep:
     temporary_bytes: int | None
 
     def run(self, steps: int) -> float:
-        """Takes some steps from the start; returns the seconds of one."""
+        """Takes some steps from the initial state; returns the seconds per step."""
         state = jax.block_until_ready(self.state)
         started = time.perf_counter()
         for _ in range(steps):
@@ -79,14 +79,14 @@ def compiled(
 
 
 def take_turns(steps: Mapping[str, Timed], turns: int) -> dict[str, list[float]]:
-    """Returns each step's seconds, one number for each turn.
+    """Returns each step's seconds, one number per turn.
 
-    All of them take a turn before any takes the next, each time in another order: whatever slows
-    the machine down for a while slows all of them.
+    All steps take a turn before any takes its next, each time in another order, so that anything
+    that slows the machine down for a while slows all of them.
 
     Args:
-        steps: what is timed, by name.
-        turns: how many turns each takes.
+        steps: the steps to time, by name.
+        turns: the number of turns each takes.
     """
     lengths = {}
     for name, step in steps.items():
@@ -154,7 +154,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _private(program: Program, rows: Examples) -> CompiledStep:
-    """The step as it is trained: drawn, clipped, noised."""
+    """Returns the step as trained, with sampling, clipping and noise."""
 
     def step(state: TrainState, rows: Examples) -> TrainState:
         return program.step(state, rows)[0]
@@ -163,7 +163,7 @@ def _private(program: Program, rows: Examples) -> CompiledStep:
 
 
 def _not_private(experiment: Experiment, program: Program, rows: Examples) -> CompiledStep:
-    """The same loss and optimizer on as many rows, without clipping, noise and sampling."""
+    """Returns a step on equally many rows, without clipping, noise and sampling."""
     state = program.init(jax.random.key(0))
     size = round(program.plan.sampling.batch_size or 1)
     batch = jax.tree.map(lambda leaf: leaf[:size], rows)

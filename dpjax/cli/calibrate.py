@@ -44,8 +44,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _calibrated(request: Request) -> Setting:
-    """Returns the setting with the noise that the first accountant asks for."""
-    # Of a number only its being one matters; a curve keeps the shape it has at 1.
+    """Returns the setting with the noise that the first accountant requires."""
+    # A number's value does not matter here; a curve keeps the shape it has at 1.
     setting = setting_of(request, calibrated=False)
     method = accounting.calibrate(
         setting.mechanism,

@@ -1,4 +1,4 @@
-"""What a command is, how a table of commands becomes a parser, and how Ctrl-C is kept."""
+"""Commands, the parser built from a table of commands, and handling of Ctrl-C."""
 
 import _thread
 import argparse
@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 
 __all__ = ["Command", "Group", "Parser", "StoppedError", "add_command", "interrupts_kept"]
 
-_SECONDS = 0.05  # until it is raised again: by then the callback it fell into is over
+_SECONDS = 0.05  # the delay before it is raised again, when the callback that lost it has ended
 
 
 class StoppedError(Exception):
-    """A command was ended from outside, and says how to resume.
+    """A command was ended from outside; the message says how to resume.
 
     Args:
-        message: one line.
+        message: the message, one line.
         code: the exit code.
     """
 
     def __init__(self, message: str, code: int) -> None:
-        """Keeps the code."""
+        """Stores the exit code."""
         super().__init__(message)
         self.code = code
 
@@ -34,7 +34,7 @@ class Command:
 
     Args:
         add_flags: adds the command's flags to its parser.
-        run: does the work and returns the exit code; what it raises becomes one line on stderr.
+        run: does the work and returns the exit code; its errors become one line on stderr.
         examples: command lines for the end of its help.
     """
 
@@ -45,28 +45,28 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """A command that is a table of commands, as ``dpjax plot privacy``.
+    """A command with subcommands, such as ``dpjax plot privacy``.
 
     Args:
-        commands: by name, one line for the help and the command.
+        commands: for each name, one line for the help and the command.
     """
 
     commands: Mapping[str, tuple[str, Command]]
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves lines as they are, and each command on one of its own."""
+    """Keeps line breaks, and puts each command on a line of its own."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog)
-        self._action_max_length = 14  # argparse forgets that the names of commands are indented
+        self._action_max_length = 14  # argparse ignores the indentation of command names
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises instead of printing its usage and leaving, so that errors look alike."""
+    """A parser that raises instead of printing its usage and exiting, so all errors look alike."""
 
     def __init__(self, **kwargs: Any) -> None:
-        """Allows no abbreviated flags: a script that uses one would break with the next flag."""
+        """Disallows abbreviated flags, since a new flag could break scripts that use them."""
         super().__init__(**kwargs, allow_abbrev=False, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
@@ -75,13 +75,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(parsers: Any, name: str, summary: str, command: Command | Group | None) -> None:
-    """Adds the parser of a command, and for a group those of its commands.
+    """Adds the parser of a command and, for a group, the parsers of its commands.
 
     Args:
-        parsers: what ``add_subparsers`` returned.
+        parsers: the result of ``add_subparsers``.
         name: the command's name.
         summary: one line for the help.
-        command: the command; None for one that is only listed.
+        command: the command; None if it is only listed.
     """
     own = parsers.add_parser(name, help=summary, description=summary)
     if isinstance(command, Group):
@@ -99,8 +99,8 @@ def add_command(parsers: Any, name: str, summary: str, command: Command | Group 
 def interrupts_kept() -> Iterator[None]:
     """Raises a KeyboardInterrupt again if it was raised where Python ignores exceptions.
 
-    That is inside a callback of the garbage collector (JAX has one) or of a weak reference, or a
-    ``__del__``: Python prints such an exception and goes on.
+    That is in a callback of the garbage collector (JAX has one) or of a weak reference, or in a
+    ``__del__``, where Python prints an exception and continues.
     """
     before = sys.unraisablehook
 

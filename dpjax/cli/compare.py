@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, Any]]]:
-    """Returns what all methods share, and each method's table by its label."""
+    """Returns the experiment that all methods share, and each method's table by its label."""
     for text in args.set:
         if text.strip().startswith("method."):
             raise ValueError(
@@ -93,19 +93,19 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, dict[str, An
     labels = [name.strip() for name in names]
     methods = {label: _table(label, tables.get(label, {})) for label in labels}
     for label in methods:
-        if not re.fullmatch(r"\w[\w.-]*", label):  # it names a folder inside the comparison's own
+        if not re.fullmatch(r"\w[\w.-]*", label):  # it names a folder inside the comparison's
             raise ValueError(f"methods.{label}: expected letters, digits, '_', '.' and '-'")
     return experiment, methods
 
 
 def _table(label: str, given: Any) -> dict[str, Any]:
-    """Returns a method's table; its label is its name unless the table says another."""
+    """Returns a method's table; the label is the method's name unless the table has another."""
     if not isinstance(given, dict):
         raise TypeError(f"methods.{label} = {given!r}: expected a table of arguments")
     if "kind" in given:
         return dict(given)
     table, known = {"name": label, **given}, constructors()
-    if table["name"] not in known:  # found before the first method is trained, not after
+    if table["name"] not in known:  # check this before the first method is trained
         raise ValueError(
             f"methods: {table['name']!r}: {_checks.nearest(str(table['name']), known)}"
         )
@@ -113,7 +113,7 @@ def _table(label: str, given: Any) -> dict[str, Any]:
 
 
 def _check_begun(folder: Path, begun: Collection[str], resume: bool) -> None:
-    """Refuses runs of any method unless they are to be resumed, and then none at all."""
+    """Refuses existing runs unless resuming, and missing runs when resuming."""
     if begun and not resume:
         raise ValueError(
             f"{folder / min(begun)} holds a run: expected --resume to resume it, or another --out"
@@ -123,7 +123,7 @@ def _check_begun(folder: Path, begun: Collection[str], resume: bool) -> None:
 
 
 def _once() -> Callable[[str], None]:
-    """Returns a `say` for all methods: what holds for each of them is said once."""
+    """Returns a `say` that prints each message once, however many methods produce it."""
     said = set()
 
     def say_once(text: str) -> None:

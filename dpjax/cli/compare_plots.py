@@ -16,7 +16,7 @@ def draw_comparison(rows: Sequence[ComparedRun], output: str) -> None:
     """Draws the picture of a comparison, and writes the file.
 
     Args:
-        rows: the runs, all on one data set and network; several with one name are its seeds.
+        rows: the runs, all on one data set and network; runs with one name are its seeds.
         output: a .png, .pdf or .svg file.
     """
     figures.check_output(output)
@@ -24,7 +24,7 @@ def draw_comparison(rows: Sequence[ComparedRun], output: str) -> None:
 
 
 def comparison_figure(comparison: Comparison) -> Any:
-    """Returns the picture; a method has one colour in all of it."""
+    """Returns the picture; each method has the same colour in all panels."""
     adapts = any(not run.constant_threshold for run in comparison.runs)
     height, panels = (6.8, "af;ac") if adapts else (4.6, "af")
     figure, body = figures.headed(12, height, comparison.title, comparison.spent.sentence)
@@ -32,7 +32,7 @@ def comparison_figure(comparison: Comparison) -> Any:
     accuracies = _draw_accuracy(axes["a"], comparison)
     _draw_finals(axes["f"], comparison)
     thresholds = _draw_thresholds(axes["c"], comparison) if adapts else []
-    figure.draw_without_rendering()  # only then are the panels' heights known
+    figure.draw_without_rendering()  # computes the panels' heights
     figures.label_ends(axes["a"], accuracies)
     if adapts:
         figures.label_ends(axes["c"], thresholds)

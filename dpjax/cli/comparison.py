@@ -31,7 +31,7 @@ class ComparedRun:
 
     Args:
         method: the method's name; runs with one name are its seeds.
-        folder: where the run is.
+        folder: the folder of the run.
     """
 
     method: str
@@ -65,7 +65,7 @@ class MethodRuns:
 
     @property
     def final(self) -> float:
-        """Their mean."""
+        """The mean of `finals`."""
         return float(self.finals.mean())
 
     @property
@@ -75,7 +75,7 @@ class MethodRuns:
 
     @property
     def final_text(self) -> str:
-        """The final accuracy and its interval in print, in percent."""
+        """The final accuracy and its interval as text, in percent."""
         text = f"{self.final:.2%}"
         return f"{text[:-1]} +- {100 * self.half_width:.2f}%" if len(self.runs) > 1 else text
 
@@ -107,11 +107,11 @@ def half_width(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison shows.
+    """The content of a comparison.
 
     Attributes:
-        methods: in the order they were given.
-        spent: what all runs cost, in the order of `runs`.
+        methods: the methods, in the order given.
+        spent: the cost of all runs, in the order of `runs`.
     """
 
     methods: tuple[MethodRuns, ...]
@@ -124,7 +124,7 @@ class Comparison:
 
     @property
     def best_first(self) -> list[int]:
-        """The places of the methods, by final accuracy; one that is no number comes last."""
+        """The indices of the methods, sorted by final accuracy; NaN comes last."""
         finals = [np.nan_to_num(entry.final, nan=-1.0) for entry in self.methods]
         return sorted(range(len(finals)), key=lambda i: -finals[i])
 
@@ -132,8 +132,8 @@ class Comparison:
     def ranks(self) -> list[tuple[int, int] | None]:
         """The best and the worst rank each method may have; None without an interval.
 
-        A method is above another only if its whole interval is: those whose intervals overlap are
-        not ranked against each other.
+        A method ranks above another only if its whole interval is above the other's. Methods whose
+        intervals overlap are not ranked against each other.
         """
         intervals = [
             (entry.final - entry.half_width, entry.final + entry.half_width)
@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def caution(self) -> str:
-        """What the accuracies do not show, in words."""
+        """What the accuracies do not show, as text."""
         sentences = []
         if self.seeds > 1 and None not in self.ranks:
             sentences.append(
@@ -170,7 +170,7 @@ class Comparison:
 
     @property
     def test_examples(self) -> int | None:
-        """The size of the test set; None for data of the user's own."""
+        """The size of the test set; None for the user's own data."""
         source = DATASETS.get(self.runs[0].experiment.data.name)
         return source.examples[1] if source is not None else None
 
@@ -184,12 +184,12 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """The most runs that a method has."""
+        """The largest number of runs of a method."""
         return max(len(entry.runs) for entry in self.methods)
 
     @property
     def title(self) -> str:
-        """What was compared, and for which budget."""
+        """What was compared, and at which budget."""
         first = self.runs[0].experiment
         budgets = {run.experiment.privacy.epsilon for run in self.runs} - {None}
         budget = f"epsilon = {budgets.pop():g} at " if len(budgets) == 1 else ""
@@ -198,7 +198,7 @@ class Comparison:
 
 
 def read_comparison(rows: Sequence[ComparedRun]) -> Comparison:
-    """Reads the runs of a comparison; refuses runs on different data or networks."""
+    """Reads the runs of a comparison; raises ValueError if data or networks differ."""
     if not rows:
         raise ValueError("rows: expected at least one run")
     runs = [read_run(row.folder, row.method) for row in rows]
@@ -212,7 +212,7 @@ def read_comparison(rows: Sequence[ComparedRun]) -> Comparison:
 
 
 def comparison_text(rows: Sequence[ComparedRun]) -> str:
-    """Returns a comparison as text: what was compared, a table with the best first, the cost.
+    """Returns a comparison as text: what was compared, a table sorted by accuracy, and the cost.
 
     Args:
         rows: the runs, as for `dpjax.cli.compare_plots.draw_comparison`.
@@ -239,7 +239,7 @@ def _rank(rank: tuple[int, int] | None) -> str:
 
 
 def _most(epsilons: Sequence[Bound | None]) -> str:
-    """Writes the largest epsilon of a method's runs, and what it is worth."""
+    """Returns, as text, the largest epsilon of a method's runs and whether it is guaranteed."""
     known = [epsilon for epsilon in epsilons if epsilon is not None]
     if len(known) < len(epsilons):
         return NO_GUARANTEE
@@ -248,10 +248,10 @@ def _most(epsilons: Sequence[Bound | None]) -> str:
 
 
 def _at_end(entry: MethodRuns, column: str) -> str:
-    """Writes a number of the last step, from the least to the most of groups and seeds."""
+    """Returns, as text, the range of a number at the last step over groups and seeds."""
     rows = [np.atleast_1d(run.steps[column][-1]) for run in entry.runs if run.steps[column]]
     values = np.concatenate(rows) if rows else np.empty(0)
-    if not values.size or not np.isfinite(values).all():  # not every method has the number
+    if not values.size or not np.isfinite(values).all():  # not every method has this number
         return "-"
     low, high = f"{values.min():.4g}", f"{values.max():.4g}"
     return low if low == high else f"{low} to {high}"

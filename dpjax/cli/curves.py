@@ -1,4 +1,4 @@
-"""The curves of a run: epsilon over its steps, and its noise and threshold at each of them."""
+"""The curves of a run: epsilon, noise and threshold over its steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ class Curve:
     """A line.
 
     Attributes:
-        name: for the legend.
-        steps: where its values are.
+        name: the name in the legend.
+        steps: the steps of its values.
         values: the values.
-        known: whether they are; of a threshold that adapts only the first one is.
+        known: whether all values are known; only the first value of an adaptive threshold is.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class EpsilonCurve:
-    """Epsilon over the number of steps; `last` is its end and says what the whole is worth."""
+    """Epsilon over the number of steps; `last` is its end, with its guarantee."""
 
     accountant: str
     curve: Curve
@@ -50,7 +50,7 @@ class EpsilonCurve:
 
 
 def epsilon_curve(setting: Setting, accountant: str) -> EpsilonCurve:
-    """Returns epsilon after a few numbers of steps, the last of them all."""
+    """Returns epsilon after several numbers of steps, the last being all of them."""
     *some, steps = _spread(1, setting.steps, _EPSILONS, power=2)  # epsilon starts steeply
 
     def upper(number: int) -> float:
@@ -79,7 +79,7 @@ def epsilon_curve(setting: Setting, accountant: str) -> EpsilonCurve:
 
 
 def noise_curves(setting: Setting) -> list[Curve]:
-    """Returns sigma_t, and sigma_T of the gradient where a statistic takes its share."""
+    """Returns sigma_t and, if a statistic shares the budget, sigma_T of the gradient."""
     mechanism, steps = setting.mechanism, _steps(setting)
     curves = [_curve("accounted", steps, mechanism.sigma)]
     if describe.noise_of(setting).statistic is not None:
@@ -89,7 +89,7 @@ def noise_curves(setting: Setting) -> list[Curve]:
 
 
 def threshold_curves(setting: Setting) -> list[Curve]:
-    """Returns C_t of each group; of a threshold that adapts only C_0 is known beforehand."""
+    """Returns C_t of each group; for an adaptive threshold, only C_0 is known in advance."""
     mechanism, steps = setting.mechanism, _steps(setting)
     if isinstance(mechanism.threshold, Threshold):
         first = float(mechanism.threshold.init().threshold)
@@ -111,7 +111,7 @@ def _steps(setting: Setting) -> list[int]:
 
 
 def _spread(first: int, last: int, most: int, power: float = 1.0) -> list[int]:
-    """Returns at most so many whole numbers from first to last, closer at first for a power > 1."""
+    """Returns up to `most` integers from first to last, denser near first for a power > 1."""
     places = np.linspace(0.0, 1.0, most) ** power
     return np.unique((first + (last - first) * places).round().astype(int)).tolist()
 

@@ -1,4 +1,4 @@
-"""``dpjax data``: which data sets there are, whether their files are right, and where from."""
+"""``dpjax data``: lists data sets, checks their files, and downloads them."""
 
 import argparse
 import sys
@@ -48,7 +48,7 @@ def _listed(source: data.Source, data_dir: str | None) -> dict[str, Any]:
 
 
 def _is_there(entry: data.File | data.Folder, folder: Path) -> bool:
-    """Looks for a file without reading it."""
+    """Returns whether a file is present, without reading it."""
     if isinstance(entry, data.File):
         return entry.present(folder) is not None
     return (folder / entry.path).is_dir()
@@ -78,7 +78,7 @@ def _run_check(args: argparse.Namespace) -> int:
         for source, one in found
     ]
     text = printing.table(("data set", "file", "state"), cells) if cells else "no files needed"
-    # A data set that nobody asked for by name may well be missing.
+    # A data set that was not named may be missing.
     bad = any(not one.good and (args.names or not one.missing) for _, one in found)
     printing.show(args.json, text, {"files": plain, "good": not bad})
     return int(bad)
@@ -107,7 +107,7 @@ def _add_fetch_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_fetch(args: argparse.Namespace) -> int:
-    # Only a terminal can show a line that changes.
+    # Only a terminal can update a line in place.
     shown = _show_progress if sys.stderr.isatty() else None
     new = data.fetch(args.name, args.data_dir, args.mirror, args.timeout, shown)
     lines = [f"{path}: new, verified" for path in new]

@@ -1,4 +1,4 @@
-"""A setting in words and as plain data: what every accounting command prints first."""
+"""A setting as text and as plain data, which every accounting command prints first."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +13,14 @@ __all__ = ["Noise", "headed", "noise_of", "noise_text", "setting_data"]
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise multipliers of a run; pairs are of its first and its last step.
+    """The noise multipliers of a run; pairs are those of its first and its last step.
 
     Attributes:
         total: sigma, which is accounted.
-        gradient: sigma_T, the gradient's own; None without a statistic, where it is sigma, and
-            where the statistic's noise follows a batch size that nobody knows.
-        statistic: sigma_S, of an adaptive threshold's statistic, if there is one and it is known.
+        gradient: sigma_T, the gradient's own; None if there is no statistic, since it is then
+            sigma, or if the statistic's noise depends on an unknown batch size.
+        statistic: sigma_S of an adaptive threshold's statistic; None if there is none or it is
+            unknown.
     """
 
     total: tuple[float, float]
@@ -28,7 +29,7 @@ class Noise:
 
 
 def noise_of(setting: Setting) -> Noise:
-    """Returns the noise of a run; refuses a statistic whose noise is too small for it."""
+    """Returns the noise of a run; raises ValueError if the statistic's noise is too small."""
     mechanism = setting.mechanism
     sigma, ends = mechanism.noise_multiplier, (setting.start, setting.start + setting.steps - 1)
     if callable(sigma):
@@ -43,7 +44,7 @@ def noise_of(setting: Setting) -> Noise:
 
 
 def _unknown(setting: Setting) -> bool:
-    """Says whether the statistic's noise follows a batch size that is not known."""
+    """Returns whether the statistic's noise depends on an unknown batch size."""
     threshold = setting.mechanism.threshold
     if not isinstance(threshold, Threshold):
         return True
@@ -51,7 +52,7 @@ def _unknown(setting: Setting) -> bool:
 
 
 def noise_text(setting: Setting) -> str:
-    """Returns the noise in words, rounded up: a run with what is printed costs no more."""
+    """Returns the noise as text, rounded up, so that a run with the printed noise costs no more."""
     noise = noise_of(setting)
     text = f"noise multiplier {_span(noise.total)}"
     if callable(setting.mechanism.noise_multiplier):

@@ -1,4 +1,4 @@
-"""The figure of a run's non-private numbers, which says so across its top."""
+"""The figure of a run's non-private numbers, with a banner that says so."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def draw_diagnostics(run: ReleasedRun, output: str) -> None:
 def draw_beside(runs: Sequence[ReleasedRun]) -> list[Path]:
     """Draws each run that has diagnostics, in its own folder, and returns the files.
 
-    Beside what may be published they would be published: they stay with their run.
+    They stay with their run, because next to public figures they would be published too.
     """
     files = []
     for run in runs:
@@ -44,7 +44,7 @@ def draw_beside(runs: Sequence[ReleasedRun]) -> list[Path]:
 
 def diagnostics_figure(run: ReleasedRun) -> Any:
     """Returns the figure: gradient norms, the clipped fraction, weights against norms."""
-    # Where no gradient of the probe was finite, there is nothing to draw.
+    # If no gradient of the probe was finite, there is nothing to draw.
     rows = [row for row in run.folder.diagnostics() if "norms" in row]
     if not rows:
         raise ValueError(f"{run.folder.path}: expected norms in diagnostics.jsonl")
@@ -69,7 +69,7 @@ def _early_middle_last(rows: Rows) -> Rows:
 def _draw_histograms(axes: Any, some: Rows) -> None:
     for i, row in enumerate(some):
         counts, edges = (np.asarray(row["norms"][name], float) for name in ("counts", "edges"))
-        # Each evaluation has bins of its own: only densities can be compared.
+        # Each evaluation has its own bins, so only densities can be compared.
         density = counts / max(counts.sum(), 1) / np.diff(np.log10(edges))
         axes.stairs(density, edges, fill=True, alpha=0.15, color=figures.COLOURS[i])
         axes.stairs(density, edges, linewidth=1.6, label=f"step {row['step']}", **figures.style(i))
@@ -83,7 +83,7 @@ def _draw_histograms(axes: Any, some: Rows) -> None:
 def _draw_weights(axes: Any, some: Rows) -> None:
     for i, row in enumerate(some):
         norms, weights = row["weights"]["norm"], row["weights"]["weight"]
-        # A rule at one threshold is one curve: the later ones are drawn thinner, on top.
+        # At a constant threshold all curves coincide, so later ones are drawn thinner, on top.
         width = {"linewidth": 1.6 + 1.8 * (len(some) - 1 - i), "solid_capstyle": "butt"}
         axes.plot(norms, weights, color=figures.COLOURS[i], label=f"step {row['step']}", **width)
     figures.tidy(axes, "Scaling weights", "norm of an example's gradient", "weight")

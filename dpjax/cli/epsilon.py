@@ -1,4 +1,4 @@
-"""``dpjax epsilon``: what a run costs, by every accountant asked for."""
+"""``dpjax epsilon``: the cost of a run by each requested accountant."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The flags that say what is trained; `train` and `compare` have them."""
+"""The flags of `train` and `compare` that define the experiment."""
 
 import argparse
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ __all__ = [
 def add_experiment_flags(
     parser: argparse.ArgumentParser, room: str, seeds: int = 1
 ) -> tuple[Any, Any]:
-    """Adds the flags of an experiment and of its run; returns the two groups, for more of them.
+    """Adds the flags of an experiment and of its run; returns both groups for further flags.
 
     Args:
         parser: the command's parser.
-        room: the folder of configs/ in which --config looks up a name.
-        seeds: how many runs there are without --seeds, for the help.
+        room: the folder in configs/ in which --config looks up a name.
+        seeds: the number of runs without --seeds, for the help.
     """
     what = parser.add_argument_group("experiment")
     add_config_flag(what, room, meaning="without one, the embedded digits")
@@ -90,8 +90,8 @@ def read_experiment(
 
     Args:
         args: the arguments.
-        base: what --config is read in place of; None for the embedded digits.
-        method: the constructor whose arguments --set then gives; None leaves the method as it is.
+        base: the experiment if there is no --config; None for the embedded digits.
+        method: the constructor whose arguments --set gives; None keeps the method.
     """
     for module in args.imports:
         allow_import(module)
@@ -110,13 +110,13 @@ def read_experiment(
 
 
 def _default(args: argparse.Namespace) -> Experiment:
-    """Returns the digits' own experiment; for other data the defaults, which are nobody's own."""
+    """Returns the experiment for the embedded digits; for other data, the general defaults."""
     own_data = any(text.strip().startswith("data.") for text in args.set)
     return Experiment() if own_data else DIGITS
 
 
 def _with_method(experiment: Experiment, name: str | None) -> Experiment:
-    """Returns the experiment with a method by name; its arguments stay if it is the same one."""
+    """Returns the experiment with the named method; the same method keeps its arguments."""
     table = experiment.method
     if name is None or ("kind" not in table and table.get("name") == name):
         return experiment
@@ -124,7 +124,7 @@ def _with_method(experiment: Experiment, name: str | None) -> Experiment:
 
 
 def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None:
-    """Refuses a constructor's argument for a method that is stored whole, as runs store it."""
+    """Refuses a constructor's argument if the method is in plain form, as runs store it."""
     table = experiment.method
     if "kind" not in table:
         return
@@ -139,14 +139,14 @@ def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None
 
 
 def stored_experiment(folder: Path, varied: bool = False) -> Experiment:
-    """Returns the experiment of what a folder holds, to go on with.
+    """Returns the experiment stored in a folder, to resume it.
 
     Args:
-        folder: of a run, or of several runs that were begun together.
+        folder: the folder of a run, or of several runs that were started together.
         varied: whether the flags say how these differ.
 
     Raises:
-        FileNotFoundError: no run was begun there.
+        FileNotFoundError: if no run was started there.
     """
     inside = sorted(file.parent for file in folder.glob("*/run.json"))
     is_run = RunFolder(folder).exists or not inside
@@ -162,7 +162,7 @@ def stored_experiment(folder: Path, varied: bool = False) -> Experiment:
 
 
 def load_data(experiment: Experiment, args: argparse.Namespace) -> Dataset:
-    """Returns the data of an experiment: by name, from a file, or from a function of the user's."""
+    """Returns the data of an experiment: by name, from a file, or from a user's function."""
     config = experiment.data
     if config.path is not None:
         return data.read_file(config.path, config.name)

@@ -1,4 +1,4 @@
-"""``dpjax export``: what may be published of a run."""
+"""``dpjax export``: writes the parts of a run that may be published."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What figures share: paper, colours, headings, labels. Matplotlib is an optional extra."""
+"""Shared parts of figures: colours, headings, labels. Matplotlib is an optional extra."""
 
 import math
 import re
@@ -30,20 +30,20 @@ __all__ = [
     "write",
 ]
 
-# Okabe and Ito's colours for all kinds of sight, without the yellow that white paper swallows.
+# Okabe and Ito's colour-blind-safe palette, without the yellow, which is invisible on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
 ACCOUNTANTS = {"pld": "PLD", "rdp": "RDP", "tcdp": "tCDP", "gdp": "GDP"}
 _STYLES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _FORMATS = ("png", "pdf", "svg")
 _DASH = 9.0  # points
-_WIDE = 20.0  # the ratio of largest to smallest from which an axis is logarithmic
-_MOST_DECADES = 3.5  # up to which a logarithmic axis has ticks between its powers of ten
+_WIDE = 20.0  # an axis is logarithmic from this ratio of largest to smallest value
+_MOST_DECADES = 3.5  # up to this many, a logarithmic axis has ticks between powers of ten
 GREY = "#555555"
 _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "shrinkB": 0, "relpos": (0, 0.5)}
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Returns an empty matplotlib figure, in inches; without pyplot it needs no display."""
+    """Returns an empty matplotlib figure, size in inches; made without pyplot or a display."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra
     except ImportError as error:
@@ -52,13 +52,13 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def headed(width: float, height: float, title: str, subtitle: str, banner: str = "") -> Any:
-    """Returns a figure with a heading, and the part of it below, which is to be drawn on.
+    """Returns a figure with a heading, and the subfigure below it to draw on.
 
     Args:
-        width: in inches.
-        height: in inches.
-        title: what is shown.
-        subtitle: what must be said with it.
+        width: the width in inches.
+        height: the height in inches.
+        title: what the figure shows.
+        subtitle: what a reader must know about it.
         banner: a warning across the top, white on red; empty for none.
     """
     figure = new_figure(width, height)
@@ -79,7 +79,7 @@ def headed(width: float, height: float, title: str, subtitle: str, banner: str =
 
 
 def typeset(text: str) -> str:
-    """Returns plain words with the signs of print.
+    """Returns text with typographic symbols in place of plain ones.
 
     >>> typeset("epsilon = 2 at delta = 1e-05 (pld), 95.6 +- 0.2%, all published <= 3")
     'ε = 2 at δ = 1e-05 (PLD), 95.6 ± 0.2%, all published ≤ 3'
@@ -91,25 +91,25 @@ def typeset(text: str) -> str:
 
 
 def check_output(output: str) -> None:
-    """Refuses a file name whose ending is no format of a figure."""
+    """Raises ValueError unless a file name ends in a supported figure format."""
     ending = Path(output).suffix.removeprefix(".").lower()
     if ending not in _FORMATS:
         raise ValueError(f"--output = {output}: format {ending!r}: expected .png, .pdf or .svg")
 
 
 def write(figure: Any, output: str) -> None:
-    """Writes a figure to a file, in the format that its name ends in."""
+    """Writes a figure to a file, in the format of the file's ending."""
     check_output(output)
     figure.savefig(output, dpi=150)
 
 
 def style(i: int) -> dict[str, Any]:
-    """Returns colour and dashes of the i-th line, different for each of the first 28."""
+    """Returns colour and dashes of the i-th line; the first 28 are all different."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": _STYLES[i // len(COLOURS) % 4]}
 
 
 def tidy(axes: Any, title: str, across: str, up: str = "") -> None:
-    """Gives a panel its words and takes away what nobody reads."""
+    """Sets a panel's title and labels, and removes clutter."""
     axes.set_title(title, loc="left", fontsize=12)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
@@ -119,12 +119,12 @@ def tidy(axes: Any, title: str, across: str, up: str = "") -> None:
 
 
 def percent(axis: Any) -> None:
-    """Writes an axis of fractions in percent, with as many digits as its ticks need."""
+    """Labels an axis of fractions in percent, with as many digits as its ticks need."""
     axis.set_major_formatter(lambda x, _: f"{round(100 * x, 6):g}%")
 
 
 def stripe(lines: Sequence[Any]) -> None:
-    """Shows lines that lie on one another, which hide all but the last, as stripes of each."""
+    """Draws coinciding lines, which would hide all but the last, as alternating dashes."""
     piles: list[list[Any]] = []
     for line in lines:
         pile = next((pile for pile in piles if _same(line, pile[0])), None)
@@ -144,7 +144,7 @@ def _same(line: Any, other: Any) -> bool:
 
 
 def scale_by_range(axes: Any, values: Sequence[float]) -> None:
-    """Makes the upward axis logarithmic where the values are far apart, or begins it at zero."""
+    """Makes the y axis logarithmic if the values span a wide range, or starts it at zero."""
     finite = [value for value in values if 0 < value < np.inf]
     if finite and max(finite) > _WIDE * min(finite):
         axes.set_yscale("log")
@@ -154,10 +154,10 @@ def scale_by_range(axes: Any, values: Sequence[float]) -> None:
 
 
 def plain_ticks(axes: Any) -> None:
-    """Labels a logarithmic upward axis 0.2, 0.5, 1, 2 instead of 2 x 10^-1, ...
+    """Labels a logarithmic y axis 0.2, 0.5, 1, 2 instead of 2 x 10^-1, ...
 
-    Ticks are at 1, 2 and 5 of each decade, or at powers of ten alone where there are many decades.
-    A linear axis is left as it is.
+    Ticks are at 1, 2 and 5 of each decade, or only at powers of ten if there are many decades. A
+    linear axis is not changed.
     """
     if axes.get_yscale() != "log":
         return
@@ -176,8 +176,8 @@ class End:
 
     Attributes:
         name: the label.
-        x: where the line ends.
-        y: at which value.
+        x: the line's last x.
+        y: the line's last y.
         colour: the line's colour.
     """
 
@@ -188,9 +188,9 @@ class End:
 
 
 def label_ends(axes: Any, ends: Sequence[End], fontsize: float = 10.5) -> None:
-    """Writes names to the right of a panel, each near its line's end and clear of the others.
+    """Writes names to the right of a panel, each near its line's end, without overlap.
 
-    Call it when the panel's limits are set and `figure.draw_without_rendering()` laid it out.
+    Call it after the panel's limits are set and `figure.draw_without_rendering()` has laid it out.
     """
     height = axes.get_window_extent().height / axes.figure.dpi * 72
     drawn = [end for end in ends if np.isfinite(end.y)]
@@ -217,8 +217,8 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
     y_i = i gap + max_(j<=i) min_(k>=i) mean(p_j - j gap, ..., p_k - k gap).
 
     Args:
-        places: where the labels would be.
-        gap: the height of a label; smaller where so many of them do not fit.
+        places: the preferred heights of the labels.
+        gap: the height of a label; reduced if the labels do not fit.
 
     Example:
         >>> spread([0.5, 0.9, 0.5], 0.1)

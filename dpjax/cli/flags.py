@@ -1,4 +1,4 @@
-"""The flags that say what is accounted; how ``--config`` and ``--set KEY=VALUE`` are read."""
+"""The flags of accounting commands, and how ``--config`` and ``--set KEY=VALUE`` are read."""
 
 import argparse
 import re
@@ -11,11 +11,11 @@ __all__ = ["add_config_flag", "add_request_flags", "add_target_flag", "assignmen
 
 
 def shipped_config(name: str, *rooms: str) -> str:
-    """Returns the file of an experiment that the package carries.
+    """Returns the file of an experiment that ships with the package.
 
     Args:
-        name: its name, as "digits".
-        rooms: the folders of configs/ in which it is looked up, in this order.
+        name: its name, such as "digits".
+        rooms: the folders in configs/ to look it up in, in this order.
     """
     folders = [Path(str(files("dpjax.configs") / room)) for room in rooms]
     known = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.toml")}
@@ -28,12 +28,12 @@ def shipped_config(name: str, *rooms: str) -> str:
 
 
 def add_config_flag(group: Any, *rooms: str, meaning: str = "flags override it") -> None:
-    """Adds --config, which takes a file or the name of one that is shipped.
+    """Adds --config, which takes a file or the name of a shipped one.
 
     Args:
         group: the parser.
-        rooms: the folders of configs/ in which a name is looked up, in this order.
-        meaning: what the help says besides.
+        rooms: the folders in configs/ to look a name up in, in this order.
+        meaning: the end of the help text.
     """
 
     def shipped_or_given(text: str) -> str:
@@ -50,7 +50,7 @@ def add_config_flag(group: Any, *rooms: str, meaning: str = "flags override it")
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a request. One that is not given leaves no trace in the namespace."""
+    """Adds the flags of a request; a flag that is not given is absent from the namespace."""
     parser.set_defaults(config=None, json=False)
     add_config_flag(parser, "accounting", "methods", "train")
     parser.add_argument("--json", action="store_true", help="print JSON, at full precision")
@@ -60,7 +60,7 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --epsilon, the budget of what is calibrated."""
+    """Adds --epsilon, the budget to calibrate for."""
     _add(parser, "--epsilon", type=float, metavar="X", help="the budget, for instance 2")
 
 
@@ -106,7 +106,7 @@ def _delta(text: str) -> float | str:
     return text if text == "1/N" else float(text)
 
 
-_delta.__name__ = "delta"  # argparse puts it into its error message
+_delta.__name__ = "delta"  # argparse shows it in its error message
 
 
 def assignment(text: str) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""The Markdown of reports as static HTML: the few forms that they use, and nothing else."""
+"""Converts the Markdown of reports to static HTML; supports only what they use."""
 
 import html
 import re
@@ -38,8 +38,8 @@ nav a {{ margin-right: 1rem; }}
 def html_page(text: str, links: Sequence[tuple[str, str]] = ()) -> str:
     """Returns a page of HTML from Markdown.
 
-    Headings, paragraphs, lists, numbered ones too, tables, indented code, links, images, bold,
-    italics, code and line breaks are known; all else is text.
+    It supports headings, paragraphs, bulleted and numbered lists, tables, indented code, links,
+    images, bold, italics, code and line breaks; everything else is text.
 
     Args:
         text: the Markdown.

@@ -32,7 +32,7 @@ _STYLES = ("-", "--", "-.")
 
 @dataclass(frozen=True)
 class Privacy:
-    """What the figure of a run's privacy shows.
+    """The content of the figure of a run's privacy.
 
     Attributes:
         title: what ran.
@@ -75,7 +75,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _epsilons(setting: Setting) -> tuple[list[EpsilonCurve], list[str]]:
-    """Returns the curves of the accountants that give one, and why the others do not."""
+    """Returns the curves of the accountants that have one, and why the others do not."""
     found, errors = [], []
     for accountant in setting.accountants:
         try:
@@ -104,7 +104,7 @@ def _data(shown: Privacy) -> dict[str, Any]:
 
 
 def draw_privacy(shown: Privacy, output: str) -> None:
-    """Draws epsilon over steps beside noise and threshold, and writes the file."""
+    """Draws epsilon, noise and threshold over steps, and writes the file."""
     figure, body = figures.headed(11, 6.0, shown.title, f"at delta = {rounded_up(shown.delta)}")
     axes = body.subplot_mosaic("en;et", width_ratios=[3, 2])
     epsilons, noise, thresholds = (axes[place] for place in "ent")
@@ -136,7 +136,7 @@ def _draw_epsilons(axes: Any, shown: Privacy) -> None:
 
 def _draw_curves(axes: Any, curves: Sequence[Curve], title: str, unit: str) -> None:
     for i, curve in enumerate(curves):
-        # Styles tell curves apart where they coincide.
+        # Different styles keep coinciding curves apart.
         style = _STYLES[i % len(_STYLES)] if curve.known else ":"
         colour = figures.style(i)["color"]
         line = {"linestyle": style, "color": colour, "drawstyle": "steps-post"}
@@ -146,7 +146,7 @@ def _draw_curves(axes: Any, curves: Sequence[Curve], title: str, unit: str) -> N
 
 
 def _finish(axes: Any) -> None:
-    highest = axes.dataLim.y1  # infinite where no value is finite
+    highest = axes.dataLim.y1  # infinite if no value is finite
     axes.set_ylim(0, 1.15 * highest if 0 < highest < math.inf else None)
     axes.legend(loc="best", fontsize="small", frameon=False)
 

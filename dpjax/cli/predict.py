@@ -1,4 +1,4 @@
-"""``dpjax predict``: texts through a network in a Hugging Face directory."""
+"""``dpjax predict``: runs a network in a Hugging Face directory on texts."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What a command prints: text tables for people, or JSON with every digit."""
+"""Output of commands: text tables, or JSON at full precision."""
 
 import json
 import math
@@ -12,7 +12,7 @@ __all__ = ["at_least", "bound_data", "footnotes", "pairs", "show", "table", "yes
 
 
 def show(as_json: bool, text: str, data: dict[str, Any]) -> None:
-    """Prints the one or the other."""
+    """Prints `data` as JSON, or `text`."""
     print(json.dumps(_finite(data), indent=1, allow_nan=False) if as_json else text)
 
 
@@ -29,7 +29,7 @@ def bound_data(bound: Bound) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Writes infinity as "inf" and NaN as null: JSON has no numbers for them."""
+    """Replaces infinity by "inf" and NaN by None, since JSON has no numbers for them."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -40,7 +40,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table with columns as wide as they need to be.
+    """Returns a table with aligned columns.
 
     >>> print(table(("way", "epsilon"), (("one run", "2"), ("grid", "-"))))
     way      epsilon
@@ -56,7 +56,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def pairs(items: Sequence[tuple[str, str]]) -> str:
-    """Returns names with their values, one to a line.
+    """Returns names with their values, one per line.
 
     >>> print(pairs([("steps", "100"), ("delta", "1e-05")]))
     steps  100
@@ -67,7 +67,7 @@ def pairs(items: Sequence[tuple[str, str]]) -> str:
 
 
 def footnotes(notes: Sequence[str]) -> tuple[list[str], str]:
-    """Returns a mark for each note, "" for an empty one, and the lines that the marks point to.
+    """Returns a mark for each note, "" for an empty note, and the footnotes' lines.
 
     >>> footnotes(["", "not proven", "not proven"])
     (['', ' [1]', ' [1]'], '\\n\\n[1] not proven')
@@ -79,7 +79,7 @@ def footnotes(notes: Sequence[str]) -> tuple[list[str], str]:
 
 
 def at_least(value: float) -> str:
-    """Writes a lower bound, never larger than it is; "-" for none.
+    """Returns a lower bound as text, rounded down; "-" for none.
 
     >>> at_least(1.82897), at_least(0.0)
     ('1.828', '-')

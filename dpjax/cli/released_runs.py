@@ -1,4 +1,4 @@
-"""Runs read from their folders, as figures and tables show them, and what they cost."""
+"""Runs read from their folders, for figures and tables, and their privacy cost."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class ReleasedRun:
 
     Attributes:
         label: its name in a figure.
-        folder: where it is.
+        folder: its folder.
         experiment: its resolved config.
         released: its evaluations.
         steps: the public numbers of its steps, by column.
@@ -40,14 +40,14 @@ class ReleasedRun:
 
     @property
     def plots(self) -> Path:
-        """The folder of its figures, which is made if it is not there."""
+        """The folder of its figures; created if it does not exist."""
         refuse_links(self.folder.path)
         folder = self.folder.path / "plots"
         folder.mkdir(exist_ok=True)
         return folder
 
     def column(self, name: str) -> list[Any]:
-        """Returns a number of all evaluations."""
+        """Returns one column of all evaluations."""
         return [row[name] for row in self.released]
 
     def thresholds(self) -> list[list[float]]:
@@ -57,7 +57,7 @@ class ReleasedRun:
 
     @property
     def constant_threshold(self) -> bool:
-        """Whether every group has one and the same threshold in all steps."""
+        """Whether every group has the same threshold in all steps."""
         return all(np.unique(group).size == 1 for group in self.thresholds())  # NaN is one value
 
     @property
@@ -69,7 +69,8 @@ class ReleasedRun:
 def read_run(folder: RunFolder, label: str = "") -> ReleasedRun:
     """Reads a run; its label is its method's name unless one is given.
 
-    A run without an evaluation is refused: there is nothing to show.
+    Raises:
+        ValueError: if the run has no evaluation, and so nothing to show.
     """
     experiment = folder.read_config()
     released = folder.released()
@@ -80,7 +81,7 @@ def read_run(folder: RunFolder, label: str = "") -> ReleasedRun:
 
 
 def read_runs(paths: Sequence[str]) -> list[ReleasedRun]:
-    """Reads runs, with folder names in the labels where methods are the same."""
+    """Reads runs; labels include folder names if several runs have the same method."""
     places = [Path(path).resolve() for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
@@ -89,7 +90,7 @@ def read_runs(paths: Sequence[str]) -> list[ReleasedRun]:
 
 
 def _told_apart(runs: Sequence[ReleasedRun]) -> list[ReleasedRun]:
-    """Adds folder names to labels that several runs have; whole paths where names are the same."""
+    """Adds folder names to labels that several runs share; whole paths if names are the same."""
     counts = Counter(run.label for run in runs)
     names = [run.folder.path.resolve().name for run in runs]
     if len({(run.label, name) for run, name in zip(runs, names, strict=True)}) < len(runs):
@@ -101,7 +102,7 @@ def _told_apart(runs: Sequence[ReleasedRun]) -> list[ReleasedRun]:
 
 
 def _longer(label: str, name: str) -> str:
-    """Returns a label with a folder's name, which often has the label in it.
+    """Returns a label with a folder's name, which often contains the label.
 
     >>> _longer("dp_sgd", "seed-1"), _longer("dp_sgd", "digits-dp_sgd")
     ('dp_sgd (seed-1)', 'digits-dp_sgd')
@@ -116,9 +117,9 @@ class Spent:
     Attributes:
         labels: the runs' names.
         each: the epsilon of each run; None without a guarantee.
-        all_published: the epsilon of all; None without a guarantee, and where `together` says why.
-        together: why there is no number for all of them; empty where there is one, or no guarantee.
-        delta: the target; the smallest where the runs' own differ.
+        all_published: the epsilon of all; None without a guarantee, or if `together` says why.
+        together: why there is no number for all of them; empty if there is one, or no guarantee.
+        delta: the target; the smallest if the runs' own differ.
     """
 
     labels: tuple[str, ...]
@@ -129,12 +130,12 @@ class Spent:
 
     @property
     def sentence(self) -> str:
-        """The cost in words, rounded up."""
+        """The cost as text, rounded up."""
         return ", ".join((self._each, *([self._all] if len(self.each) > 1 else [])))
 
     @property
     def target(self) -> str:
-        """At which delta, and who counted; empty where nobody did."""
+        """The delta and the accountant, as text; empty without a guarantee."""
         bounds = [bound for bound in (*self.each, self.all_published) if bound is not None]
         names = dict.fromkeys(bound.accountant for bound in bounds)
         return f"delta = {rounded_up(self.delta, 3)} ({' and '.join(names)})" if names else ""
@@ -159,8 +160,9 @@ class Spent:
 def spent_by(runs: Sequence[ReleasedRun]) -> Spent:
     """Returns what runs cost, recomputed from their ledgers.
 
-    Runs of one data set compose: whoever sees their figure sees all of them. One without a ledger
-    has no guarantee, and neither have all published. Runs of different data sets stand alone.
+    Runs on one data set compose, because a figure that shows them publishes all of them. If one has
+    no ledger, neither it nor all of them together have a guarantee. Runs on different data sets do
+    not compose.
 
     Args:
         runs: the runs.
@@ -185,14 +187,14 @@ def spent_by(runs: Sequence[ReleasedRun]) -> Spent:
 def _together(
     ledgers: Sequence[Ledger | None], delta: float, accountants: Sequence[str]
 ) -> tuple[Bound | None, str]:
-    """Returns the first number that one of the runs' accountants has for all of them."""
+    """Returns the epsilon of all runs by the first of their accountants that has one."""
     known = [ledger for ledger in ledgers if ledger is not None]
     if len(known) < len(ledgers):
         return None, ""
     for accountant in accountants:
         try:
             return published_together(known, delta, accountant).all_published, ""
-        except NO_NUMBER:  # samplers that no accountant knows under one relation
+        except NO_NUMBER:  # no accountant supports these samplers under one relation
             continue
     return None, "no accountant has a number"
 

@@ -1,4 +1,4 @@
-"""``dpjax report``: runs on one page of HTML, for people."""
+"""``dpjax report``: one readable page of HTML about runs."""
 
 import argparse
 import base64
@@ -20,7 +20,7 @@ from dpjax.train.folder import RunFolder
 
 __all__ = ["COMMAND", "picture", "report_page"]
 
-_MOST_ROWS = 12  # of epsilon over time
+_MOST_ROWS = 12  # in the table of epsilon over time
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _found(folder: Path) -> Iterator[ComparedRun]:
-    """Finds the run in a folder, or those of several methods and seeds."""
+    """Finds the run in a folder, or the runs of several methods and seeds."""
     files = [folder / "run.json"] if RunFolder(folder).exists else sorted(folder.rglob("run.json"))
     if not files:
         raise FileNotFoundError(f"{folder} holds no run: expected a folder with run.json")
@@ -60,13 +60,13 @@ def _found(folder: Path) -> Iterator[ComparedRun]:
 
 
 def report_page(rows: Sequence[ComparedRun]) -> str:
-    """Returns one self-contained page of HTML: its pictures are in it, and it loads nothing.
+    """Returns one self-contained page of HTML, with its pictures embedded.
 
-    What was trained, how accurate it is, what it cost in words and over time, the thresholds, the
-    ledger and the configuration. It shows released numbers alone.
+    It shows what was trained, the accuracy, the privacy cost in words and over time, the
+    thresholds, the ledger and the configuration; only released numbers.
 
     Args:
-        rows: the runs, on one data set and network; several with one name are its seeds.
+        rows: the runs, on one data set and network; runs with one name are its seeds.
     """
     comparison = read_comparison(rows)
     firsts = [entry.runs[0] for entry in comparison.methods]
@@ -128,7 +128,7 @@ def _accuracy(comparison: Comparison) -> Iterator[str]:
     yield _table(("rank", "method", "accuracy", "each seed"), rows)
     for sentence in comparison.caution.splitlines():
         yield f"{_sign(sentence[0].upper() + sentence[1:])}."
-    if len(comparison.runs) > 1:  # the one run's own figure follows
+    if len(comparison.runs) > 1:  # a single run has its own figure below
         yield picture(
             lambda: compare_plots.comparison_figure(comparison), "Accuracy of the methods"
         )
@@ -142,7 +142,7 @@ def _privacy(comparison: Comparison) -> Iterator[str]:
     yield "## Privacy"
     spent = comparison.spent
     yield f"{_sign(spent.sentence)}. {_TOGETHER if len(comparison.runs) > 1 else ''}".strip()
-    alike: dict[str, list[str]] = {}  # statements that differ in their numbered lines alone
+    alike: dict[str, list[str]] = {}  # statements that differ only in their numbered lines
     for text in dict.fromkeys(map(_statement, comparison.runs)):
         alike.setdefault(_NUMBERED.sub("", text), []).append(text)
     for first, *others in alike.values():
@@ -160,7 +160,7 @@ _NUMBERED = re.compile(r"^\d+\. (.*)$", re.MULTILINE)
 
 
 def _statement(run: ReleasedRun) -> str:
-    """Returns a run's own statement, with its headings below the page's."""
+    """Returns a run's own statement, with its headings one level below the page's."""
     ledger, privacy = run.folder.read_ledger(), run.experiment.privacy
     file = run.folder.path / "statement.md"
     if file.exists():
@@ -212,7 +212,7 @@ def _configurations(runs: Sequence[ReleasedRun]) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Returns a block of code; a blank line would end it."""
+    """Returns an indented code block; drops blank lines, which would end it."""
     return "\n".join(f"    {line}" for line in text.splitlines() if line)
 
 
@@ -232,11 +232,11 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def picture(figure: Any, alt: str) -> str:
-    """Returns a figure as an image inside the page; without matplotlib, a sentence.
+    """Returns a figure as an image embedded in the page; without matplotlib, a sentence.
 
     Args:
         figure: makes the figure.
-        alt: what a reader gets who cannot see it.
+        alt: the image's alternative text.
     """
     stream = io.BytesIO()
     try:

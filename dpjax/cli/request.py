@@ -1,4 +1,4 @@
-"""What was asked for, from a file and flags: one frozen request, checked field by field."""
+"""A request from a file and flags, as one frozen record, checked field by field."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ SAMPLINGS = ("poisson", "truncated", "fixed", "full")
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it was written; `dpjax.cli.setting.Setting` is what it comes to.
+    """A request as written; `dpjax.cli.setting.Setting` is the resolved form.
 
     Args:
         method: a table: the plain form of a mechanism, or a constructor's name with its
@@ -24,15 +24,15 @@ class Request:
         batch_size: B, the expected batch size.
         max_size: the largest batch, for truncated sampling.
         steps: how many steps are released.
-        epochs: in place of steps.
+        epochs: the number of epochs, instead of steps.
         start: how many steps were released before.
         delta: a number, "1/N", or None for 1/N.
-        accountant: names of accountants, "all" among them; empty for the sampler's first.
+        accountant: names of accountants, or "all"; empty for the sampler's first.
         relation: the neighbouring relation; None for the sampler's own.
-        runs: how many runs of this kind are published.
-        epsilon: the budget of what is calibrated.
-        candidates: how many candidates a search has.
-        mean: the expected number of runs of a search that repeats; None for two per candidate.
+        runs: how many such runs are published.
+        epsilon: the budget to calibrate for.
+        candidates: the number of candidates in a search.
+        mean: the expected number of runs in a repeated search; None for two per candidate.
     """
 
     method: Any = None
@@ -52,7 +52,7 @@ class Request:
     mean: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks the fields, and those that exclude each other."""
+        """Checks the fields, and that exclusive ones are not combined."""
         counts = ("dataset_size", "batch_size", "max_size", "steps", "runs", "candidates")
         for field in self._given(*counts):
             _checks.integer(field, getattr(self, field), at_least=1)
@@ -67,7 +67,7 @@ class Request:
         self._check_sampling()
 
     def required(self, field: str) -> Any:
-        """Returns a field that a command cannot do without."""
+        """Returns a field that a command requires; raises ValueError if it is missing."""
         value = getattr(self, field)
         if value is None:
             flag = field.replace("_", "-")

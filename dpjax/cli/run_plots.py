@@ -10,7 +10,7 @@ __all__ = ["draw_runs", "run_figure"]
 
 
 def draw_runs(runs: Sequence[ReleasedRun], output: str) -> None:
-    """Draws runs over one another, and writes the file.
+    """Draws runs in the same panels, and writes the file.
 
     Args:
         runs: one or several.
@@ -21,9 +21,9 @@ def draw_runs(runs: Sequence[ReleasedRun], output: str) -> None:
 
 
 def run_figure(runs: Sequence[ReleasedRun], spent: Spent) -> Any:
-    """Returns the figure: accuracy over epochs, epsilon over steps, and C_t where it changes.
+    """Returns the figure: accuracy over epochs, epsilon over steps, and C_t if it changes.
 
-    It shows released numbers alone; what they cost stands in its heading.
+    It shows only released numbers; the heading says what they cost.
     """
     subtitle = f"{spent.sentence}, at {spent.target}" if spent.target else spent.sentence
     adapts = any(not run.constant_threshold for run in runs)

@@ -1,4 +1,4 @@
-"""What a request comes to: the method, its sampler and steps, the delta and who counts."""
+"""A resolved request: the method, its sampler and steps, the delta and the accountants."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,15 +18,15 @@ class Setting:
     """One run, and how it is accounted.
 
     Attributes:
-        mechanism: what runs and is accounted.
-        sampling: what draws its batches.
+        mechanism: the mechanism that runs and is accounted.
+        sampling: the sampling that draws its batches.
         steps: how many steps are released.
-        epochs: how often that passes over the data.
+        epochs: the same as a number of epochs.
         start: how many steps were released before.
         delta: the target.
-        delta_is_default: whether nobody asked for it: it is 1 / N then.
-        accountants: who counts, in the order they were asked for.
-        relation: the neighbouring relation, as in "add_or_remove_one".
+        delta_is_default: whether delta was not given, and so is 1 / N.
+        accountants: the accountants, in the order requested.
+        relation: the neighbouring relation, such as "add_or_remove_one".
         dataset_size: N, if known.
         batch_size: the expected batch size, if known.
     """
@@ -50,11 +50,11 @@ class Setting:
 
 
 def setting_of(request: Request, calibrated: bool = True) -> Setting:
-    """Returns what a request comes to.
+    """Resolves a request.
 
     Args:
         request: the request.
-        calibrated: whether the noise must be known already.
+        calibrated: whether the noise must already be known.
     """
     sampling = _sampling(request)
     size = _dataset_size(request, sampling)
@@ -98,9 +98,9 @@ def _mechanism(request: Request, facts: dict[str, Any], calibrated: bool) -> Mec
 
 
 def part_of(request: Request, setting: Setting, parts: int) -> Request:
-    """Returns the request of the same run on one of so many equal parts of the data.
+    """Returns the request for the same run on one of `parts` equal parts of the data.
 
-    Batches stay as large and the epochs as many, so the rate grows and the steps become fewer.
+    Batch size and epochs stay the same, so the rate is higher and there are fewer steps.
     """
     size = None if setting.dataset_size is None else setting.dataset_size // parts
     if size == 0:
@@ -152,7 +152,7 @@ def _steps_per_epoch(request: Request, sampling: Sampling) -> float:
 
 
 def _length(request: Request, steps_per_epoch: float) -> tuple[int, float]:
-    """Returns the steps and the epochs that they are."""
+    """Returns the number of steps, and the same as epochs."""
     if request.steps is not None:
         return request.steps, request.steps / steps_per_epoch
     if request.epochs is None:
@@ -181,7 +181,7 @@ def _delta(request: Request, size: int | None) -> float:
 
 
 def _accountants(asked: tuple[str, ...], works: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the accountants, each once; unless any was asked for, the first that works."""
+    """Returns the requested accountants, each once; if none was requested, the first that works."""
     if not asked:
         return works[:1] or ("pld",)
     named = [name for entry in asked for name in (works if entry == "all" else (entry,))]

@@ -15,22 +15,22 @@ __all__ = ["read_request"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Request))
 
-# What is taken of an experiment, beside its method and the size of its data.
+# The fields taken from an experiment, besides its method and the size of its data.
 _TAKEN = {
     "train": ("batch_size", "epochs", "steps", "sampling", "max_size"),
     "privacy": ("epsilon", "delta", "accountant"),
 }
 
-# A flag also removes what the file says in its place.
+# A flag also removes the fields of the file that it replaces.
 _REPLACES = {"steps": ("epochs",), "epochs": ("steps",), "sampling": ("max_size",)}
 
 
 def read_request(args: argparse.Namespace) -> Request:
-    """Returns the request of a command's arguments.
+    """Returns the request for a command's arguments.
 
-    A file is an experiment, as `dpjax train` reads it: what accounting needs is taken from its
-    data, method, train and privacy tables. It may also be a mechanism alone, as in configs/methods
-    and as `dpjax calibrate --output` writes it.
+    A file is an experiment, as `dpjax train` reads it; accounting uses its data, method, train and
+    privacy tables. It may also be a single mechanism, as in configs/methods and as written by
+    `dpjax calibrate --output`.
     """
     file = _read(args.config)
     flags = {key: value for key, value in vars(args).items() if key in _FIELDS}
@@ -51,7 +51,7 @@ def _read(path: str | None) -> dict[str, Any]:
     plain = _toml.read(path)
     if "kind" in plain:
         return {"method": plain}
-    Experiment.from_plain(plain)  # refuses what `dpjax train` would
+    Experiment.from_plain(plain)  # refuses what `dpjax train` would refuse
     found = {
         key: plain[section][key]
         for section, keys in _TAKEN.items()
@@ -66,14 +66,14 @@ def _read(path: str | None) -> dict[str, Any]:
 
 
 def _dataset_size(data: Mapping[str, Any]) -> int | None:
-    """Returns the number of private examples: what the file says, or what the data set has."""
+    """Returns the number of private examples, from the file or from the data set."""
     if "examples" in data:
         return data["examples"]
     return source_of(data["name"]).examples[0] if "name" in data else None
 
 
 def _method(written: Any, name: str | None, changes: dict[str, Any]) -> Any:
-    """Returns the method's table: the file's, unless a flag names another, with changes made."""
+    """Returns the method's table with changes applied: the file's, or the one a flag names."""
     table = {"name": written} if isinstance(written, str) else written
     if not isinstance(table, dict | None):
         raise TypeError(f"method = {table!r}: expected a table or a name")
@@ -87,7 +87,7 @@ def _method(written: Any, name: str | None, changes: dict[str, Any]) -> Any:
 
 
 def _changed_plain(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes the noise multiplier of a plain form; it has no arguments to set."""
+    """Changes the noise multiplier of a plain form, which has no other arguments to set."""
     for key in changes:
         if key != "noise_multiplier":
             raise ValueError(

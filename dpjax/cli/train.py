@@ -1,4 +1,4 @@
-"""``dpjax train``: one experiment, or several members of it, at a budget."""
+"""``dpjax train``: trains one experiment, or several variants of it, at a budget."""
 
 import argparse
 import os
@@ -77,13 +77,13 @@ def _run(args: argparse.Namespace) -> int:
         leave_together()
         return code
     except BaseException as error:
-        # The others wait for this process as long as it lives: an ordinary exit waits for them.
+        # The other processes wait for this one while it lives, and a normal exit waits for them.
         say(" ".join(f"process {args.process_id}: {error}".split()))
         _leave_at_once(error.code if isinstance(error, StoppedError) else 2)
 
 
 def _join(args: argparse.Namespace) -> None:
-    """Makes this process one of several, which JAX lets find each other."""
+    """Joins this process with the others of one run, through JAX's distributed runtime."""
     if args.out is None:
         raise ValueError("--distributed: expected --out DIR, a folder that all processes share")
     for flag, variable in (("processes", "JAX_NUM_PROCESSES"), ("process_id", "JAX_PROCESS_ID")):
@@ -114,7 +114,7 @@ def _trained_and_shown(args: argparse.Namespace) -> int:
 
 
 def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
-    """Returns the experiment and what varies: of the flags, or of the run that goes on."""
+    """Returns the experiment and what varies, from the flags or from the run to resume."""
     if args.out is None and (args.resume or args.rekey):
         raise ValueError("--resume: expected --out DIR, the run to resume")
     vary = dict(map(_varied, args.vary))
@@ -122,7 +122,7 @@ def _asked(args: argparse.Namespace) -> tuple[Experiment, dict[str, Any]]:
         return read_experiment(args, method=args.method), vary
     base, method = stored_experiment(Path(args.out), bool(vary)), args.method
     if method is None and not args.rekey and _has_arguments(args, vary):
-        method = base.method.get("name")  # the command as it was: it must come to the same method
+        method = base.method.get("name")  # the same command must give the same method
     return read_experiment(args, base, method), vary
 
 
@@ -139,7 +139,7 @@ def _has_arguments(args: argparse.Namespace, vary: Mapping[str, Any]) -> bool:
 
 
 def say(text: str) -> None:
-    """Tells the user something beside the results."""
+    """Prints a message on stderr, apart from the results."""
     print(f"dpjax: {text}", file=sys.stderr)
 
 
@@ -164,7 +164,7 @@ def trained(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Says how to resume if the user stops what is done inside, and there is a run to resume."""
+    """Says how to resume if the user stops the block and there is a run to resume."""
     how = f"the same command with --resume --out {shlex.quote(str(folder))} resumes"
     try:
         yield
@@ -182,7 +182,7 @@ def _name(experiment: Experiment) -> str:
 
 
 def _plotted(results: Sequence[Result], folder: Path) -> list[str]:
-    """Draws the runs; without matplotlib there are no pictures, and the user is told."""
+    """Draws the runs; without matplotlib, says so and draws nothing."""
     try:
         runs = [read_run(result.folder) for result in results]
         refuse_links(folder)

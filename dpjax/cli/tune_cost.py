@@ -1,4 +1,4 @@
-"""``dpjax tune-cost``: what a budget leaves for each run, by the way the tuning is paid for."""
+"""``dpjax tune-cost``: the budget left for each run, by how the tuning is accounted."""
 
 import argparse
 import math
@@ -26,11 +26,11 @@ class Way:
     """A way to choose among candidates.
 
     Attributes:
-        name: what it is called.
-        tuning: how it is accounted; None for one run that nobody tuned.
-        runs: how many runs are expected.
+        name: its name.
+        tuning: how it is accounted; None for one run without tuning.
+        runs: the expected number of runs.
         published: what may be published.
-        parts: into how many parts the data fall; each run sees one of them.
+        parts: the number of parts into which the data is split; each run sees one of them.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Price:
-    """What a way leaves for each run.
+    """The budget that a way leaves for each run.
 
     Attributes:
         way: the way.
         setting: one run, with the noise that the budget allows; None if there is none.
-        alone: what that run costs by itself.
-        whole: what the search costs.
-        error: why there is no run.
+        alone: the cost of that run by itself.
+        whole: the cost of the search.
+        error: why there is no such run.
     """
 
     way: Way
@@ -60,12 +60,13 @@ class Price:
 
 
 def ways(candidates: int, epsilon: float, mean: float | None = None) -> list[Way]:
-    """Returns the ways to choose among so many candidates for a budget.
+    """Returns the ways to choose among candidates at a budget.
 
     Args:
-        candidates: G.
-        epsilon: the budget; a choice among runs on disjoint parts spends it once more, on others.
-        mean: the expected number of runs where it is free; None for 2 G, as Liu and Talwar have.
+        candidates: G, the number of candidates.
+        epsilon: the budget; choosing among runs on disjoint parts spends it again on other data.
+        mean: the expected number of runs where it can be chosen; None for 2 G, as in Liu and
+            Talwar.
     """
     mean = 2.0 * candidates if mean is None else mean
     winner = "the winner, not the number of runs"
@@ -85,7 +86,7 @@ def ways(candidates: int, epsilon: float, mean: float | None = None) -> list[Way
 
 
 def priced(request: Request) -> tuple[Setting, list[Price]]:
-    """Returns the run as it was asked for, and what each way leaves of it; refuses if none does."""
+    """Returns the requested run, and each way's price; raises ValueError if no way works."""
     setting = setting_of(request, calibrated=False)
     _check(setting)
     epsilon = request.required("epsilon")
@@ -97,7 +98,7 @@ def priced(request: Request) -> tuple[Setting, list[Price]]:
 
 
 def _check(setting: Setting) -> None:
-    """Refuses what searches are not accounted for."""
+    """Raises ValueError for settings for which searches cannot be accounted."""
     own = relation_of(setting.sampling).name.lower()
     if setting.relation != own:
         raise ValueError(f"relation = {setting.relation!r}: expected {own!r} for a search")
@@ -110,7 +111,7 @@ def _price(way: Way, request: Request, setting: Setting, epsilon: float) -> Pric
         if way.parts > 1:
             setting = setting_of(part_of(request, setting, way.parts), calibrated=False)
         found, whole = _planned(way, setting, epsilon)
-        # On its own part of the data a run costs what the search costs, by the same accountant.
+        # By the same accountant, a run on its own part of the data costs what the search costs.
         accountant = found.accountants[0] if whole is None or way.parts == 1 else whole.accountant
         alone = accounting.epsilon(
             found.mechanism, found.sampling, found.steps, found.delta, accountant
@@ -121,7 +122,7 @@ def _price(way: Way, request: Request, setting: Setting, epsilon: float) -> Pric
 
 
 def _planned(way: Way, setting: Setting, epsilon: float) -> tuple[Setting, Bound | None]:
-    """Returns the run that the budget allows, and the cost of the search, None without one."""
+    """Returns the run that the budget allows, and the cost of the search; None without a search."""
     budget = (setting.mechanism, setting.sampling, setting.steps, epsilon, setting.delta)
     if way.tuning is None:
         found = accounting.calibrate(*budget, setting.accountants[0])
@@ -151,7 +152,7 @@ def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
     setting, prices = priced(request)
     data = describe.setting_data(setting)
-    # The noise is each way's own.
+    # Each way has its own noise.
     for key in ("method", "noise_multiplier", "sigma_gradient", "sigma_statistic"):
         del data[key]
     data.update(
@@ -205,7 +206,7 @@ def _note(price: Price, request: Request) -> str:
 
 
 def _per_run(price: Price, request: Request) -> dict[str, float] | None:
-    """Returns the budget that Liu and Talwar leave for each run."""
+    """Returns the budget that Liu and Talwar's method leaves for each run."""
     if price.setting is None or not isinstance(price.way.tuning, tuning.liu_talwar):
         return None
     found = price.way.tuning.per_run(request.required("epsilon"), price.setting.delta)

@@ -95,7 +95,7 @@ def _drawn(name: str, sources: Sources, args: argparse.Namespace) -> Path:
 
 
 def _write(figure: Any, file: Path) -> None:
-    """Writes a figure; a .png with a palette, since it is committed with the runs."""
+    """Writes a figure; a .png gets a palette, to be small, since it is committed with the runs."""
     if file.suffix.lower() != ".png":
         figure.savefig(file)
         return

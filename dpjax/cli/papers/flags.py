@@ -1,4 +1,4 @@
-"""The flags that say which cells, which store and which data."""
+"""The flags that choose cells, store and data."""
 
 import argparse
 from pathlib import Path
@@ -36,21 +36,21 @@ def add_data_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workers_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds how many runs are made at once."""
+    """Adds the flag for the number of parallel runs."""
     parser.add_argument(
         "--workers", type=int, metavar="K", help="runs at once; as many as there are cores"
     )
 
 
 def workers_of(args: argparse.Namespace) -> int | None:
-    """Returns how many runs are made at once; None leaves it to the machine."""
+    """Returns the number of parallel runs; None for one per core."""
     if args.workers is not None and args.workers < 1:
         raise ValueError(f"--workers {args.workers}: expected at least 1")
     return args.workers
 
 
 def add_cell_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what chooses cells, and how many seeds each has."""
+    """Adds the flags that choose cells, and the number of seeds of each."""
     parser.add_argument(
         "name",
         metavar="NAME",
@@ -72,12 +72,12 @@ def add_cell_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def store_of(args: argparse.Namespace) -> Store:
-    """Returns the store that was asked for."""
+    """Returns the requested store."""
     return Store(Path(args.store))
 
 
 def chosen_cells(args: argparse.Namespace) -> list[Cell]:
-    """Returns the cells that were asked for; refuses to find none."""
+    """Returns the requested cells; raises ValueError if there are none."""
     if args.seeds < 1:
         raise ValueError(f"--seeds {args.seeds}: expected at least 1")
     names = list(tables()) if args.name == "all" else [args.name]
@@ -91,6 +91,6 @@ def _of_table(name: str, rows: list[str], among_others: bool) -> list[Cell]:
     try:
         return select(name, rows)
     except ValueError:
-        if among_others:  # a part that another table has
+        if among_others:  # another table may have this part
             return []
         raise

@@ -1,4 +1,4 @@
-"""``dpjax papers list``, ``config`` and ``plan``: what there is, without training anything."""
+"""``dpjax papers list``, ``config`` and ``plan``: overviews that train nothing."""
 
 import argparse
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def _run_config(args: argparse.Namespace) -> int:
 
 
 def _unsearched(outcome: Outcome) -> list[str]:
-    """Returns a warning where the grid has not been searched."""
+    """Returns a warning if the grid has not been searched."""
     count = len(outcome.recipe.candidates())
     if outcome.choice is not None or not count:
         return []

@@ -1,4 +1,4 @@
-"""``dpjax papers report``: the stored runs beside the printed numbers, pages and a picture."""
+"""``dpjax papers report``: pages and a picture that compare stored runs with printed numbers."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ __all__ = ["COMMAND", "draw_report", "report_figure"]
 
 _TITLES = {f"{short}.md": TITLES[name] for name, short in PAPERS.items()}
 _TITLES |= {FRONT: "All papers", NOT_RUN: "Not run"}
-_NAMED = 4  # how many of the largest differences at either end are labelled
-_MOST_ACROSS = 5  # panels
+_NAMED = 4  # the number of largest differences at either end that are labelled
+_MOST_ACROSS = 5  # panels in a row
 _PANEL, _BELOW = 3.0, 3.9  # inches
-_LINEAR = 5.0  # points, up to which all differences are on one scale
+_LINEAR = 5.0  # points; larger differences make the scale logarithmic
 _BAND = {"color": figures.GREY, "alpha": 0.13, "linewidth": 0}
 
 
@@ -81,7 +81,7 @@ def draw_report(outcomes: Sequence[Outcome], output: str) -> None:
     """Draws the picture of a report, and writes the file.
 
     Args:
-        outcomes: our results for the cells; those without a run of ours are left out.
+        outcomes: our results for the cells; cells that were not run are left out.
         output: a .png, .pdf or .svg file.
     """
     figures.check_output(output)
@@ -89,7 +89,7 @@ def draw_report(outcomes: Sequence[Outcome], output: str) -> None:
 
 
 def report_figure(outcomes: Sequence[Outcome]) -> Any:
-    """Returns the picture; a paper has one colour in all of it."""
+    """Returns the picture; each paper has the same colour in all panels."""
     ours = [outcome for outcome in outcomes if outcome.difference is not None]
     groups = _groups(ours)
     rows = max(1, -(-len(groups) // _MOST_ACROSS))
@@ -109,13 +109,13 @@ def report_figure(outcomes: Sequence[Outcome]) -> Any:
         axes.set_ylabel("ours, %")
     axes = below.subplots()
     _draw_differences(axes, ours)
-    figure.draw_without_rendering()  # only then is the panel's height known
+    figure.draw_without_rendering()  # computes the panel's height
     _name_largest(axes, ours)
     return figure
 
 
 def _groups(ours: Sequence[Outcome]) -> list[tuple[Cell, list[Outcome]]]:
-    """Returns our numbers by paper and data set, with a cell of each."""
+    """Returns our numbers by paper and data set, each group with one of its cells."""
     found: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in sorted(ours, key=lambda outcome: list(PAPERS).index(outcome.cell.paper)):
         found.setdefault((outcome.cell.paper, outcome.cell.data), []).append(outcome)
@@ -203,7 +203,7 @@ def _scale(axes: Any, most: float) -> None:
 
 
 def _name_largest(axes: Any, ours: Sequence[Outcome]) -> None:
-    """Names the numbers that are farthest from print, at either end."""
+    """Labels the numbers that differ most from print, at either end."""
     numbered = list(enumerate(_in_order(ours)))
     low = [(i, o) for i, o in numbered[:_NAMED] if (o.difference or 0.0) < -1]
     high = [(i, o) for i, o in numbered[-_NAMED:] if (o.difference or 0.0) > 1]

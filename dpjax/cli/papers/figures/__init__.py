@@ -1,4 +1,4 @@
-"""The papers' figures: what one is. Each is drawn by a `Figure` in a file of this folder."""
+"""The record of a paper's figure; each file in this folder defines one or more `Figure`s."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ __all__ = ["Figure", "Sources"]
 
 @dataclass(frozen=True)
 class Sources:
-    """What figures are drawn from.
+    """The sources of figures.
 
     Attributes:
         store: the finished runs.
-        data_dir: the folder of the data sets; None where none was named.
+        data_dir: the folder of the data sets; None if none was given.
     """
 
     store: Store
@@ -27,9 +27,9 @@ class Figure:
     """One figure, or a family of them.
 
     Attributes:
-        summary: what it shows, and which of the papers' figures that is.
+        summary: what it shows, and the number of the paper's figure.
         draw: returns the matplotlib figure.
-        measure: trains what the figure needs and the store does not hold; None for most.
+        measure: trains what the figure needs beyond the store; None for most figures.
     """
 
     summary: str

@@ -1,4 +1,4 @@
-"""Figures computed from formulas alone: what each rule makes of a norm, and noise decays."""
+"""Figures computed from formulas alone: clipped norms of each rule, and noise decays."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def _panel(axes: Any, curves: list[RuleCurve], values: list[np.ndarray]) -> None
     colours = iter(figures.COLOURS)
     for curve, value in zip(curves, values, strict=True):
         style = {"color": figures.GREY, "linestyle": "-."} if curve.bound is None else None
-        shown = np.where(value > 0, value, np.nan)  # a dropped gradient has no place on a log axis
+        shown = np.where(value > 0, value, np.nan)  # a log axis cannot show a dropped gradient
         axes.loglog(curve.norms, shown, linewidth=1.8, **(style or {"color": next(colours)}))
     axes.set_xlim(_NORMS[0], _NORMS[-1])
     figures.stripe(axes.get_lines())

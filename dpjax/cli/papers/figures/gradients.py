@@ -86,7 +86,7 @@ def _draw_over_epochs(axes: Any, series: Series, value: Callable[[Similarity], f
 
 
 def _smoothed(values: Sequence[float]) -> np.ndarray:
-    """Returns the mean of each value and its neighbours, fewer of them at the ends."""
+    """Returns the mean of each value and its neighbours, of which there are fewer at the ends."""
     window = np.ones(min(_WINDOW, len(values)))
     counts = np.convolve(np.ones(len(values)), window, "same")
     return np.convolve(values, window, "same") / counts

@@ -1,4 +1,4 @@
-"""The expected squared error against C, and what DC-SGD picks from its private histogram."""
+"""The expected squared error against C, and the C that DC-SGD picks from a private histogram."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def _draw(sources: Sources) -> Any:
 
 
 def _real(sources: Sources) -> NormsOfRun:
-    """Returns the norms of MNIST's gradients, or of the embedded digits' where no folder is."""
+    """Returns the norms of gradients on MNIST, or on the embedded digits without a data folder."""
     experiment = DIGITS if sources.data_dir is None else _mnist()
     experiment = experiment.with_values({"privacy.epsilon": 8.0, "run.seed": 1})
     dataset = data.load(experiment.data.name, sources.data_dir)
@@ -98,7 +98,7 @@ def _draw_error(
 
 
 def _draw_percentiles(axes: Any, norms: np.ndarray) -> None:
-    """Draws what noisy histograms on [0, 150] say of the percentiles, as the paper's figure 2."""
+    """Draws percentiles estimated by noisy histograms on [0, 150], as in the paper's figure 2."""
     fractions, upper = np.linspace(0.05, 0.95, 19), 150.0
     true = np.quantile(norms, fractions)
     axes.plot(fractions, true, color=_LINES["total"], linewidth=2.2, label="true")
@@ -110,7 +110,7 @@ def _draw_percentiles(axes: Any, norms: np.ndarray) -> None:
 
 
 def _draw_estimates(axes: Any, norms: np.ndarray) -> None:
-    """Draws what noisy histograms on [0, 120] say of the error, as the paper's figure 3."""
+    """Draws the error estimated by noisy histograms on [0, 120], as in the paper's figure 3."""
     thresholds, upper = np.linspace(0, 120, 200), 120.0
     axes.plot(
         thresholds,

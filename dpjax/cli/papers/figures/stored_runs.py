@@ -14,8 +14,8 @@ from dpjax.papers.recipes.lin import PUBLIC
 
 __all__ = ["SENSITIVITY", "THRESHOLDS"]
 
-_WIDTH = 62  # letters below a panel
-# AdaCliP's C is that of standardised coordinates: no gradient norm.
+_WIDTH = 62  # characters per line below a panel
+# AdaCliP's C applies to standardised coordinates, so it is not a gradient norm.
 _LEFT_OUT = ("Pichapati",)
 _GREEDY = "Greedy"
 
@@ -28,7 +28,7 @@ def _draw_thresholds(sources: Sources) -> Any:
     left, right = body.subplots(1, 2)
     cells = [c for c in select("lin/2", ["mnist", "2.93"]) if c.method not in _LEFT_OUT]
     lin = threshold_curves(cells, sources.store)
-    # The network of the cells whose thresholds it finds; the others may have another.
+    # Uses the network of the cells whose thresholds it finds; other cells may have another.
     (transfer,) = (cell for cell in cells if cell.method == "Transfer")
     curves = {**lin, _GREEDY: greedy_curve(transfer, sources.store)}
     heads = ["Lin et al., table 2: ε = 2.93", "DC-SGD, table IV: ε = 2"]
@@ -37,7 +37,7 @@ def _draw_thresholds(sources: Sources) -> Any:
         (axes, _threshold_panel(axes, head, table))
         for axes, head, table in zip((left, right), heads, tables, strict=True)
     ]
-    figure.draw_without_rendering()  # only then are the panels' heights known
+    figure.draw_without_rendering()  # computes the panels' heights
     for axes, own in ends:
         figures.label_ends(axes, own)
     return figure
