@@ -1,4 +1,4 @@
-"""The five papers' printed numbers, the experiments behind them, and what our runs gave."""
+"""The five papers' printed numbers, the experiments behind them, and our results."""
 
 from dpjax.papers.greedy_thresholds import GreedySearch, Thresholds, greedy_search
 from dpjax.papers.outcome import Outcome, outcome_of

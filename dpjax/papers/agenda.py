@@ -20,7 +20,7 @@ class Agenda:
     """What is still to be run.
 
     Attributes:
-        prerequisites: what experiments wait for.
+        prerequisites: what experiments need first.
         searches: runs that choose among candidates.
         results: runs behind the numbers, ordered by seed; cells whose search is unfinished have
             none yet.
@@ -36,7 +36,7 @@ class Agenda:
 
     @property
     def obstacles(self) -> Counter[str]:
-        """How many cells each reason keeps from being run."""
+        """The number of cells that each reason keeps from being run."""
         return Counter(why for _, why in self.refused)
 
 

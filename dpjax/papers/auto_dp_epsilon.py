@@ -49,10 +49,10 @@ def auto_dp_sgd_epsilon_as_printed(
     and ``epsilon = rho + 2 sqrt(rho log(1/delta))`` whatever omega is.
 
     Privacy:
-        None. The mechanism has no bound, so no epsilon exists. The formulas err besides: they
-        compose E epochs and not E M / B steps; C should cancel; the subsampling lemma needs rho <=
-        0.1, which no printed sigma has; the conversion needs a delta near 1, or an omega above 1;
-        and step's sum is short by D^2. `dpjax.accounting.epsilon` of
+        None. The mechanism has no bound, so no epsilon exists. The formulas have further errors:
+        they compose E epochs instead of E M / B steps; C should cancel; the subsampling lemma needs
+        rho <= 0.1, which holds for no printed sigma; the conversion needs a delta near 1, or an
+        omega above 1; and the sum for "step" is too small by D^2. `dpjax.accounting.epsilon` of
         `dpjax.methods.auto_dp_sgd_sound` is the cost of the same schedule with real clipping.
 
     Args:
@@ -63,7 +63,7 @@ def auto_dp_sgd_epsilon_as_printed(
         epochs: E.
         delta: the paper's 1e-5.
         threshold: C, the paper's data-dependent "threshold estimate".
-        rate: R; None takes the paper's .99, sigma_0 / E, .5 and .1.
+        rate: R; None for the paper's .99, sigma_0 / E, .5 and .1.
         every: D, for step.
 
     Example:
@@ -92,7 +92,7 @@ def auto_dp_sgd_epsilon_as_printed(
 def auto_dp_sgd_claim(method: Release, rate: float, steps: int, delta: float) -> float:
     """Returns the epsilon that the paper's formula gives for some steps of a method.
 
-    This is the claim that `dpjax.audit` tests, as its argument `printed`; it is no guarantee.
+    `dpjax.audit` tests this claim, passed as its argument `printed`. It is no guarantee.
 
     Args:
         method: Auto DP-SGD, with one of the paper's noise decays.
@@ -107,7 +107,7 @@ def auto_dp_sgd_claim(method: Release, rate: float, steps: int, delta: float) ->
         3.757
 
     Raises:
-        ValueError: the noise is none of the paper's decays.
+        ValueError: if the noise is not one of the paper's decays.
     """
     noise: Any = method.noise_multiplier
     decay = _DECAYS.get(type(noise))

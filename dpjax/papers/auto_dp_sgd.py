@@ -31,14 +31,14 @@ class _ReleaseRecord(Record):
 class auto_dp_sgd_as_printed(_ReleaseRecord):
     """The paper's update, for reproduction only; a `dpjax.mechanism.Release`, not a mechanism.
 
-    The paper sets the threshold of an example to W times that example's own norm, so that clipping
+    The paper sets the threshold of an example to W times that example's own norm, so clipping
     scales every gradient by ``min(1, W n / n) = W``:
 
         ``update = (sum_i W g_i + N(0, (sigma_t s_t)^2 I)) / B`` with ``s_t = W sum_i n_i / B``,
 
     the mean of the paper's thresholds over the batch. The paper's "average sensitivity", the mean
-    of s_t over all steps so far, is a number of the data: it is kept in the state, which is
-    private, and `diagnostics` reports it.
+    of s_t over all steps so far, depends on the data: it is kept in the state, which is private,
+    and `diagnostics` reports it.
 
     Args:
         noise_multiplier: sigma_t.
@@ -66,7 +66,7 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Says why there is none."""
+        """The absence of a guarantee, with the reason."""
         return Guarantee(
             False,
             "add or remove one example",
@@ -160,7 +160,7 @@ def auto_dp_sgd(
         noise_multiplier: sigma_0; it cannot be calibrated, since there is no epsilon.
         steps_per_epoch: N / B.
         epochs: E, which sets the rate of the "time" decay.
-        decay: "linear" (geometric, in truth), "time", "step" or "exponential".
+        decay: "linear" (which is really geometric), "time", "step" or "exponential".
         scale: the paper's W, in (0, 1].
 
     Example:

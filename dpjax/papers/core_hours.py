@@ -30,8 +30,8 @@ _SIDES = {
 }
 
 
-_TRIALS = 10  # in an epoch of a greedy search
-_LAYERS, _WIDTH = 12, 768  # of BERT and RoBERTa as they are measured
+_TRIALS = 10  # assumed in each epoch of a greedy search
+_LAYERS, _WIDTH = 12, 768  # of BERT and RoBERTa as measured
 
 
 class MeasuredNetwork(NamedTuple):
@@ -41,7 +41,7 @@ class MeasuredNetwork(NamedTuple):
         model: the network.
         side: height of the images, or length of the texts.
         engine: the gradient engine.
-        scale: layers times the square of their width, beside the network's own.
+        scale: layers times squared width, relative to the measured network's.
     """
 
     model: str
@@ -55,15 +55,16 @@ class CoreSeconds(NamedTuple):
 
     Attributes:
         example: per example.
-        step: per step, whatever the batch size: noise and optimizer.
+        step: per step, for noise and optimizer, independent of the batch size.
     """
 
     example: float
     step: float
 
 
-# Printed by scripts/measure_costs.py, on one of two cores; RoBERTa at 64 is half of it at 128, and
-# ResNet-9 at 197 (178 x 218 pixels) is 1.5 times it at 160, as the pixels are.
+# Printed by scripts/measure_costs.py, on one of two cores. RoBERTa at 64 is taken as half of its
+# cost at 128, and ResNet-9 at 197 (178 x 218 pixels) as 1.5 times its cost at 160, the ratio of the
+# pixels.
 _COSTS = {
     MeasuredNetwork("alexnet", 160): CoreSeconds(0.051, 0.93),
     MeasuredNetwork("alexnet", 160, "vmap"): CoreSeconds(0.59, 1.7),
@@ -109,8 +110,8 @@ def network_of(run: SeededRun) -> MeasuredNetwork:
 def cost_of(network: MeasuredNetwork) -> CoreSeconds:
     """Returns the cost of a network's examples and steps.
 
-    RoBERTa-large is not measured: it is RoBERTa-base times layers times the square of the width,
-    3.6 times as much.
+    RoBERTa-large is not measured; its cost is estimated from RoBERTa-base by layers times squared
+    width, a factor of 3.6.
     """
     plain = network._replace(scale=1.0)
     if plain not in _COSTS:
@@ -126,12 +127,12 @@ def cost_of(network: MeasuredNetwork) -> CoreSeconds:
 def estimated_seconds(run: SeededRun) -> float:
     """Returns roughly how long a run takes on one core.
 
-    ``T step + E N example`` with the network's two costs; inner momentum over K_0 iterates takes
-    K_0 + 1 gradients of each example, and K augmented copies K times as long. Evaluations are left
-    out.
+    ``T step + E N example`` with the network's two costs. Inner momentum over K_0 iterates takes
+    K_0 + 1 gradients of each example, and K augmented copies take K times as long. Evaluations are
+    left out.
 
     Args:
-        run: the run; its data need not be there.
+        run: the run; its data need not be present.
     """
     train, size = run.experiment.train, training_size(run.experiment.data.name)
     cost, batch = cost_of(network_of(run)), train.batch_size or size
@@ -140,7 +141,7 @@ def estimated_seconds(run: SeededRun) -> float:
 
 
 def is_measured(run: SeededRun) -> bool:
-    """Whether the cost of a run's network has been measured."""
+    """Returns whether the cost of a run's network has been measured."""
     return network_of(run)._replace(scale=1.0) in _COSTS
 
 
@@ -160,5 +161,5 @@ def estimated_search_seconds(search: GreedySearch | PlateauSearch) -> float:
     if isinstance(search, PlateauSearch):
         return estimated_seconds(run)
     epochs = search.experiment.train.epochs or 1
-    first = search.repeats - 1  # the first epoch again, with other seeds
+    first = search.repeats - 1  # repeats of the first epoch, with other seeds
     return _TRIALS * estimated_seconds(run) * (1 + first / epochs)

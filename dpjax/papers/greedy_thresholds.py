@@ -42,7 +42,7 @@ class GreedySearch:
         repeats: searches of the first epoch, with other seeds, whose mean is Decay's C_0.
 
     Privacy:
-        None is needed where the data are public. Run on private data, every trial is a release.
+        None is needed if the data are public. On private data, every trial would be a release.
 
     Reference: Lin et al. 2022, section 4.3 and 5.1.3.
     """

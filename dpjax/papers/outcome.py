@@ -1,4 +1,4 @@
-"""A printed number beside what the stored runs gave: its accuracy, and its thresholds."""
+"""A printed number, compared with the accuracy and thresholds of stored runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dpjax.papers.store import RunRecord, Store
 
 __all__ = ["Outcome", "ThresholdCurve", "greedy_curve", "outcome_of", "threshold_curves"]
 
-_PRINTED_RUNS = 5  # behind the papers' means
+_PRINTED_RUNS = 5  # the number of runs behind the papers' means
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Outcome:
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """What the runs gave, one number per seed, in the unit of the printed one."""
+        """The results of the runs, one number per seed, in the unit of the printed one."""
         return tuple(_measured(self.cell, record) or 0.0 for record in self.records)
 
     @cached_property
     def mean(self) -> float | None:
         """Our number: the mean over the seeds; None without a run.
 
-        Of times it is the shortest: other work on the machine only adds to them.
+        For times it is the shortest, because other work on the machine only adds to them.
         """
         if not self.numbers:
             return None
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation over the seeds, of a sample; None for fewer than two, or times."""
+        """The sample standard deviation over the seeds; None for fewer than two, and for times."""
         if len(self.numbers) < 2 or self._is_time:
             return None
         return float(np.std(self.numbers, ddof=1))
@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus printed, in points; None for what is no score."""
+        """Ours minus printed, in points; None if the number is not a score."""
         if self.mean is None or not self.cell.is_score:
             return None
         return self.mean - self.cell.value
@@ -81,8 +81,8 @@ class Outcome:
     def error(self) -> float | None:
         """The standard error of `difference`; None for fewer than two seeds.
 
-        A printed spread counts as a standard deviation over five runs, which the papers report;
-        half a 95% confidence interval over five runs, where one prints that, is nearly the same.
+        A printed spread counts as a standard deviation over five runs, which most papers report;
+        one prints half a 95% confidence interval over five runs, which is nearly the same.
         """
         if self.deviation is None:
             return None
@@ -130,14 +130,14 @@ def outcome_of(cell: Cell, store: Store, seeds: int = SEEDS) -> Outcome:
 
 
 def _measured(cell: Cell, record: RunRecord) -> float | None:
-    """Returns what a run gives for a cell; None if the run did not record it."""
+    """Returns a run's result for a cell; None if the run did not record it."""
     if cell.metric == "accuracy":
         return 100 * record.accuracy
     if cell.metric == "seconds":
         return record.seconds
     if cell.metric == "sensitivity":
         return record.threshold
-    if cell.metric == "epsilon":  # as the paper computes it: no guarantee
+    if cell.metric == "epsilon":  # as the paper computes it, which is no guarantee
         return None if record.threshold is None else as_printed(cell, record.threshold)
     return None
 
@@ -146,8 +146,8 @@ class ThresholdCurve(NamedTuple):
     """C_t of one method.
 
     Attributes:
-        method: as printed.
-        epochs: when it was evaluated.
+        method: the method as printed.
+        epochs: the epochs of the evaluations.
         thresholds: (seeds, evaluations).
     """
 
@@ -167,7 +167,7 @@ def threshold_curves(cells: Iterable[Cell], store: Store) -> dict[str, Threshold
 
 
 def greedy_curve(cell: Cell, store: Store) -> ThresholdCurve | None:
-    """Returns what the greedy search on public data found for a cell of Lin et al.'s; or None."""
+    """Returns the greedy search's result on public data for a cell of Lin et al.'s, or None."""
     found = store.findings.thresholds.get(search_for(cell).key)
     if found is None:
         return None

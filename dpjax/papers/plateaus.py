@@ -27,13 +27,13 @@ class PlateauSearch:
 
     Args:
         experiment: the run on the PUBLIC data; its learning rate is the first one.
-        factor: by what the rate is multiplied, in (0, 1).
-        patience: epochs without an improvement that are tolerated.
+        factor: the factor on the rate, in (0, 1).
+        patience: the number of epochs without an improvement that are tolerated.
         threshold: the relative improvement that counts, in [0, 1).
 
     Privacy:
-        None is needed where the data are public. On private data, every test loss is a release,
-        and the rate of all later steps depends on it.
+        None is needed if the data are public. On private data, every test loss would be a release,
+        on which the rate of all later steps depends.
     """
 
     experiment: Experiment

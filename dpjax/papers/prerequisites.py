@@ -1,4 +1,4 @@
-"""What some experiments need first: a search on public data, or the noise a budget leaves."""
+"""What some experiments need first: a search on public data, or the noise left by a budget."""
 
 import hashlib
 import json
@@ -50,12 +50,12 @@ class TunedNoise:
         search = kinds[self.way](self.candidates).plan(
             plan.method, plan.sampling, plan.steps, epsilon, plan.delta
         )
-        # The constructors take the first noise, also where a schedule comes of it, as Du's.
+        # The constructors take the first noise, even if it starts a schedule, as in Du's.
         return float(search.mechanism.sigma(0))
 
 
 Prerequisite = GreedySearch | PlateauSearch | TunedNoise
-"""What an experiment may have to wait for."""
+"""What an experiment may need first."""
 
 
 @dataclass(frozen=True)

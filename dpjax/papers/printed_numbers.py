@@ -32,7 +32,7 @@ PAPERS = {
 }
 """The papers: their names in printed.csv, and their names in commands.
 
-The last is none of the five: De et al. 2022 print what the field compares with on CIFAR-10.
+The last is not one of the five: De et al. 2022 print the usual baseline on CIFAR-10.
 """
 
 METRICS = {
@@ -49,9 +49,9 @@ METRICS = {
 """What is printed, and its unit."""
 
 SCORES = ("accuracy", "BLEU", "ROUGE-L")
-"""The metrics whose differences are counted in points."""
+"""The metrics whose differences are measured in points."""
 
-_AG_NEWS_SUBSET = 38_659  # of its 120,000 training examples; the data set's own files do not say
+_AG_NEWS_SUBSET = 38_659  # of its 120,000 training examples; not known from the data set's files
 _DATA = {
     "AG News": "ag_news",
     "CIFAR-10": "cifar10",
@@ -73,16 +73,16 @@ class Cell:
         dataset: the data set as printed.
         model: the network as printed.
         optimizer: the optimizer as printed.
-        epsilon: the printed budget; infinity without privacy, None where the table has none.
-        delta: the printed delta; None where the table has none.
-        method: the method as printed, with its setting where the table is about that.
+        epsilon: the printed budget; infinity without privacy, None if the table has none.
+        delta: the printed delta; None if the table has none.
+        method: the method as printed, with its setting if the table compares settings.
         metric: what is printed, one of `METRICS`.
         value: the printed number.
         spread: what is printed after ±, a standard deviation or half a confidence interval; None
-            where there is none.
-        tuning_cost: "none", or the accountant that pays for tuning: "LT" or "RDP".
-        sigma0: the printed first noise multiplier; None where there is none.
-        note: what else the table says of the row.
+            if there is none.
+        tuning_cost: "none", or how tuning is accounted: "LT" or "RDP".
+        sigma0: the printed first noise multiplier; None if there is none.
+        note: anything else that the table says about the row.
     """
 
     paper: str
@@ -102,12 +102,12 @@ class Cell:
 
     @property
     def table_name(self) -> str:
-        """The table in commands, as "dc-sgd/IV"."""
+        """The table's name in commands, such as "dc-sgd/IV"."""
         return f"{PAPERS[self.paper]}/{self.table}"
 
     @property
     def name(self) -> str:
-        """The cell in commands, as "dc-sgd/IV/mnist/cnn/2/dp-sgd"."""
+        """The cell's name in commands, such as "dc-sgd/IV/mnist/cnn/2/dp-sgd"."""
         budget = [] if self.epsilon is None else [f"{self.epsilon:g}"]
         sigma = [] if self.sigma0 is None else [f"sigma{self.sigma0:g}"]
         metric = [self.metric] if self.metric != "accuracy" else []
@@ -116,18 +116,18 @@ class Cell:
 
     @property
     def data(self) -> str:
-        """The data set's name in `dpjax.data`, or what it would be called there."""
+        """The data set's name in `dpjax.data`, or what its name there would be."""
         plain = re.sub(r"\W+", "_", self.dataset.lower()).strip("_")
         return _DATA.get(self.dataset, plain)
 
     @property
     def is_score(self) -> bool:
-        """Whether a difference from it is counted in points."""
+        """Whether a difference from it is measured in points."""
         return self.metric in SCORES
 
     @property
     def budget(self) -> str:
-        """The budget in print: epsilon or, where each method has its own, sigma_0."""
+        """The printed budget: epsilon or, if each method has its own, sigma_0."""
         if self.sigma0 is not None:
             return f"σ₀ {self.sigma0:g}"
         return "" if self.epsilon is None else f"{self.epsilon:g}"
@@ -153,7 +153,7 @@ def tables() -> dict[str, list[Cell]]:
 
 
 def cell_named(name: str) -> Cell:
-    """Returns a cell by its name. Raises ValueError with the nearest name if there is none."""
+    """Returns a cell by its name; raises ValueError with the nearest name if there is none."""
     known = {cell.name: cell for cell in cells()}
     if name not in known:
         raise ValueError(f"cell = {name!r}: {_checks.nearest(name, known)}")
@@ -164,7 +164,8 @@ def select(name: str, rows: Sequence[str] = ()) -> list[Cell]:
     """Returns the cells of a table whose names have all of the given parts, or one cell.
 
     Args:
-        name: a table's name, as "dc-sgd/IV", or a cell's, as "dc-sgd/IV/mnist/cnn/2/dp-sgd".
+        name: the name of a table, such as "dc-sgd/IV", or of a cell, such as
+            "dc-sgd/IV/mnist/cnn/2/dp-sgd".
         rows: parts of names between slashes, such as "mnist" or "2"; parts joined by commas are
             alternatives.
 
@@ -190,7 +191,7 @@ def select(name: str, rows: Sequence[str] = ()) -> list[Cell]:
 
 
 def training_size(data: str) -> int:
-    """Returns how many training examples a data set of the papers has, without reading its files.
+    """Returns the number of training examples of a data set, without reading its files.
 
     >>> training_size("qnli")
     104743
@@ -218,7 +219,7 @@ def _cell(row: dict[str, str]) -> Cell:
         row["dataset"],
         row["model"],
         row["optimizer"],
-        _number(row["epsilon"]),  # "inf" among them
+        _number(row["epsilon"]),  # may be "inf"
         _number(row["delta"]),
         row["method"],
         row["metric"],

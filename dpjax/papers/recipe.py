@@ -13,7 +13,7 @@ SEARCH_SEED = 0
 """The seed of the runs that choose among candidates; no reported number uses it."""
 
 SEEDS = 3
-"""How many seeds a reported number has: 1, 2, ..."""
+"""The number of seeds behind a reported number: 1, 2, ..."""
 
 Override = Mapping[str, object]
 
@@ -48,17 +48,17 @@ class Recipe:
     """How a printed number is reproduced.
 
     Attributes:
-        experiment: the run behind the number, before the choice among candidates; None where there
-            is none, and `obstacle` says why.
-        grid: the candidates, as values at paths of the experiment; empty where nothing is chosen.
+        experiment: the run behind the number, before the choice among candidates; None if there is
+            none, and `obstacle` says why.
+        grid: the candidates, as values at paths of the experiment; empty if nothing is chosen.
         searched: the experiment in which candidates are compared, by test accuracy, as in the
             papers.
         paper_grid: the values that the paper tries, if it lists them.
         sound: for a method without a guarantee, the sound one at the same noise.
         waits_for: a prerequisite that is not known yet: a search on public data, or the noise that
-            a tuning budget leaves. Until then `experiment` is a placeholder.
+            a tuning budget leaves. Until it is known, `experiment` is a placeholder.
         obstacle: why there is no run.
-        computed: the number itself where a formula gives it, and no run is needed.
+        computed: the number itself, if a formula gives it and no run is needed.
         needs: what is required besides data sets: pre-trained weights. ``model.pretrained`` of the
             experiment is then the published name of their directory.
         ours: settings that the paper leaves open, and the values used here.
@@ -89,7 +89,7 @@ class Recipe:
         return [SeededRun(chosen, seed) for seed in range(1, seeds + 1)]
 
     def sound_results(self, seeds: int = SEEDS) -> list[SeededRun]:
-        """Returns the runs of the sound method beside one without a guarantee."""
+        """Returns the runs of the sound version of a method without a guarantee."""
         if self.sound is None:
             return []
         return [SeededRun(self.sound, seed) for seed in range(1, seeds + 1)]

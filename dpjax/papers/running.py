@@ -1,4 +1,4 @@
-"""Runs on all cores: each core one process, each process one run after another."""
+"""Runs on all cores: one process per core, and one run after another in each process."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ from dpjax.train.folder import environment
 __all__ = ["NFNETS", "nfnet_path", "pretrained_path", "run_all"]
 
 NFNETS = ("nfnet_f0", "nfnet_f1")
-"""The networks whose published weights are one file, and no Hugging Face directory."""
+"""The networks whose published weights are one file, not a Hugging Face directory."""
 
 _BYTES_PER_RUN = 2 * 2**30  # a small network with its data and its compiled program
 _loaded: dict[str, Dataset] = {}
@@ -35,15 +35,15 @@ def run_all(
     say: Callable[[str], None] = lambda text: None,
     pretrained: str | None = None,
 ) -> None:
-    """Trains the runs that the store does not have; interrupted ones resume.
+    """Trains the runs that the store does not have; resumes interrupted ones.
 
     Args:
-        runs: the runs, the important ones first.
+        runs: the runs, most important first.
         store: where the results are written.
-        data_dir: as `dpjax.data.load` takes it.
-        workers: how many at once; None for as many as there are cores, and memory for them.
+        data_dir: the folder of the data sets, as for `dpjax.data.load`.
+        workers: the number of parallel runs; None for one per core, as far as memory allows.
         say: called with a line for each run that ends.
-        pretrained: where pre-trained networks lie, as `pretrained_path` and `nfnet_path` take it.
+        pretrained: the folder of pre-trained networks, as for `pretrained_path` and `nfnet_path`.
     """
     different = {run.key: run for run in runs}
     todo = [run for key, run in different.items() if key not in store.records]
@@ -64,7 +64,7 @@ def run_all(
         except BaseException:
             # Do not wait for running trainings: they resume from their last checkpoint next time.
             for child in multiprocessing.active_children():
-                child.kill()  # SIGTERM would make it save first, and take the next run
+                child.kill()  # on SIGTERM it would save first, and then start the next run
             raise
 
 
@@ -99,11 +99,11 @@ def _collect(
 
 
 def pretrained_path(name: str, directory: str) -> Path | None:
-    """Returns where a pre-trained network lies: in a folder of its name, or the folder itself.
+    """Returns the directory of a pre-trained network: a subfolder with its name, or `directory`.
 
     Args:
         name: its published name, such as "roberta-base".
-        directory: the network's own directory, or one of several by their names.
+        directory: the network's own directory, or a folder of several networks by name.
 
     Returns:
         The directory; None if there is none.
@@ -119,10 +119,10 @@ def nfnet_path(model: str, directory: str) -> Path | None:
 
     Args:
         model: "nfnet_f0" or "nfnet_f1".
-        directory: where it lies.
+        directory: the folder of the file.
 
     Returns:
-        The file, as `dpjax.models.nfnet_weights.read_nfnet` takes it; None if there is none.
+        The file, for `dpjax.models.nfnet_weights.read_nfnet`; None if there is none.
     """
     variant = model.rpartition("_")[2].upper()
     names = (f"dm_{model}/model.safetensors", f"dm_{model}.safetensors", f"{variant}_haiku.npz")
@@ -144,7 +144,7 @@ def _with_published(experiment: Experiment, directory: str, store: Store) -> Exp
         partial = converted.with_name(f"{model.name}-{os.getpid()}.npz")
         arrays: dict[str, Any] = dict(read_nfnet(file))
         np.savez(partial, **arrays)
-        partial.replace(converted)  # another worker may be converting it too
+        partial.replace(converted)  # atomic, since another worker may be converting it too
     return experiment.set("model.weights", str(converted))
 
 
@@ -154,7 +154,7 @@ def _workers() -> int:
 
 
 def _take_core(cores: "multiprocessing.Queue[int]", count: int) -> None:
-    """Pins this process to a core: two runs side by side are faster than one on both cores."""
+    """Pins this process to a core: two runs in parallel are faster than one on both cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this one
     core = cores.get()
     if count > 1:
@@ -174,7 +174,7 @@ def _trained(
         _loaded[name] = load_dataset(experiment, data_dir)
     folder = store.work(run)
     if folder.exists and folder.identity().environment != environment():
-        store.discard_work(run)  # begun under other versions, so it cannot be resumed
+        store.discard_work(run)  # started under other versions, so it cannot be resumed
     begun = time.monotonic()
     result = train(experiment, _loaded[name], folder.path, resume=folder.exists)[0]
     return recorded(run, result.folder, time.monotonic() - begun)

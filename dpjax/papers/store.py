@@ -1,4 +1,4 @@
-"""A store of finished runs: text files that can be committed, and the runs' folders beside them."""
+"""A store of finished runs: text files that can be committed, and folders of unfinished runs."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ __all__ = ["CurvePoint", "RunRecord", "Store", "recorded"]
 _KINDS = {
     int: ("seed", "steps", "batch_size"),
     str: ("experiment", "data", "model", "method", "noise_definition"),
-}  # of columns that hold no float
+}  # the types of columns that are not floats
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class RunRecord:
         method: the method's name.
         noise_multiplier: the first sigma.
         steps: T.
-        batch_size: the expected one; None for full batches.
+        batch_size: the expected batch size; None for full batches.
         delta: its delta.
-        target: the epsilon that was asked for; None where the noise was given.
+        target: the requested epsilon; None if the noise was given.
         epsilon_rdp: the epsilon of the run by RDP; None without a guarantee.
         epsilon_pld: the same by PLD.
-        accuracy: on the test set at the end, as a fraction.
+        accuracy: the final test accuracy, as a fraction.
         threshold: the last threshold.
         seconds: wall-clock time, mostly on one core.
-        noise_definition: `dpjax.noise.DEFINITION` when the run began.
+        noise_definition: `dpjax.noise.DEFINITION` when the run started.
     """
 
     experiment: str
@@ -108,11 +108,11 @@ def recorded(
 
     Args:
         run: the run.
-        folder: where it is.
+        folder: its folder.
         seconds: how long it took.
     """
     resolved, rows = folder.read_config(), folder.released()
-    # Auto DP-SGD as printed has no public threshold; its formula takes this number of the data.
+    # Auto DP-SGD as printed has no public threshold; its formula uses this data-dependent number.
     seen = [
         row["average_sensitivity"] for row in folder.diagnostics() if "average_sensitivity" in row
     ]
@@ -187,7 +187,7 @@ class Store:
 
     @cached_property
     def records(self) -> dict[str, RunRecord]:
-        """The finished runs by their keys, as they were when first asked for."""
+        """The finished runs by their keys, as of the first access."""
         with self._as_written("runs.csv"):
             return {row.key: row for row in map(RunRecord.from_row, self._rows("runs.csv"))}
 
@@ -211,7 +211,7 @@ class Store:
 
     @cached_property
     def findings(self) -> Findings:
-        """The results of the prerequisites that were found."""
+        """The known results of prerequisites."""
         thresholds, noises, plateaus = {}, {}, {}
         with self._as_written("findings.jsonl"):
             for line in self._lines("findings.jsonl"):
@@ -239,14 +239,14 @@ class Store:
             plain = run.experiment.to_plain()
             del plain["run"]
             self._append_line("experiments.jsonl", {"experiment": record.experiment, **plain})
-        # The row comes last: a run is finished when it is there.
+        # The row comes last: it marks the run as finished.
         self._append("runs.csv", names, [record.to_row()])
         self._forget()
 
     def add_finding(
         self, wanted: Prerequisite, found: Thresholds | tuple[int, ...] | float
     ) -> None:
-        """Adds the result of a prerequisite, together with what was searched."""
+        """Adds the result of a prerequisite, together with the prerequisite."""
         line: dict[str, Any] = {"key": wanted.key}
         plain = wanted.experiment.to_plain()
         del plain["run"]
@@ -278,7 +278,7 @@ class Store:
         return recipe.grid[scores.index(max(scores))]
 
     def discard_work(self, run: SeededRun) -> None:
-        """Removes the folder of a run that is recorded: its checkpoints hold keys."""
+        """Removes the folder of a recorded run, because its checkpoints hold keys."""
         shutil.rmtree(self.work(run).path, ignore_errors=True)
 
     @contextmanager

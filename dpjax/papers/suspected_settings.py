@@ -1,4 +1,4 @@
-"""Runs that change one suspected setting of a cell that does not come out as printed."""
+"""Runs that change one suspected setting of a cell that is not reproduced as printed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["SUSPECTED_SETTINGS", "SuspectedSetting"]
 
 @dataclass(frozen=True)
 class SuspectedSetting:
-    """A setting that may explain why a cell does not come out as printed.
+    """A setting that may explain why a cell is not reproduced as printed.
 
     Attributes:
         cell: the name of the cell.
@@ -42,7 +42,7 @@ class SuspectedSetting:
         recipe = recipe_of(cell_named(self.cell), store.findings)
         choice = store.choice(recipe)
         if choice is None and recipe.grid and set(recipe.grid[0]) <= set(self.values):
-            choice = recipe.grid[0]  # what it would choose is changed here
+            choice = recipe.grid[0]  # the search's choice is overridden here
         results = [] if choice is None else recipe.results(choice, seeds)
         return [
             SeededRun(run.experiment.with_values(self.values), run.seed, "explanation")
@@ -51,7 +51,7 @@ class SuspectedSetting:
 
     @property
     def changed(self) -> str:
-        """What is changed, in words."""
+        """What is changed, as text."""
         return ", ".join(f"{path} = {value}" for path, value in self.values.items())
 
 
@@ -126,7 +126,7 @@ SUSPECTED_SETTINGS = (
         {"method.target": 0.5},
         "the quantile is from the paper's appendix; half is what Andrew et al. advise",
     ),
-    # As they stand in the authors' public program: three equal channels, and pixels of 0 to 1.
+    # As in the authors' public program: three equal channels, and pixels from 0 to 1.
     *(
         SuspectedSetting(
             "dc-sgd/VIII/mnist/cnn/2/autoclip",
@@ -192,4 +192,4 @@ SUSPECTED_SETTINGS = (
         )
     ),
 )
-"""All suspicions; the report lists those whose run has been made. A new one is one row."""
+"""All suspicions; the report lists those that have been run. A new one is one row."""

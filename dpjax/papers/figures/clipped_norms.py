@@ -12,7 +12,7 @@ from dpjax.rules import Rule
 
 __all__ = ["RuleCurve", "rule_curves", "shown_rules"]
 
-# For rules without defaults, or whose default hides what they do.
+# For rules without defaults, or whose defaults hide their effect.
 _ARGUMENTS: dict[str, dict[str, float]] = {
     "global_clip": {"z": 10.0},
     "psac": {"r": 0.01},
@@ -24,11 +24,11 @@ class RuleCurve(NamedTuple):
     """A rule over norms.
 
     Attributes:
-        name: the rule's.
-        arguments: its numbers, as text.
+        name: the rule's name.
+        arguments: its parameters, as text.
         norms: n.
         weights: w(n; C).
-        bound: of ``w n``; None where there is none.
+        bound: the bound on ``w n``; None if there is none.
     """
 
     name: str
@@ -44,7 +44,7 @@ class RuleCurve(NamedTuple):
 
 
 def shown_rules() -> dict[str, Rule]:
-    """Returns one of every rule in `dpjax.rules`, by name.
+    """Returns an instance of every rule in `dpjax.rules`, by name.
 
     >>> list(shown_rules())[:3]
     ['abadi', 'auto_s', 'auto_v']
@@ -58,7 +58,7 @@ def shown_rules() -> dict[str, Rule]:
 
 
 def rule_curves(norms: np.ndarray, threshold: float) -> list[RuleCurve]:
-    """Returns every rule at some norms, and Auto DP-SGD as printed.
+    """Returns the curves of every rule at some norms, and of Auto DP-SGD as printed.
 
     Args:
         norms: n, finite.

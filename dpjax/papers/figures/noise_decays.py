@@ -23,9 +23,9 @@ class Decay(NamedTuple):
     Attributes:
         name: one of `DECAYS`.
         sigmas: sigma_e of each epoch, from 0.
-        epochs: after how many epochs epsilon is read.
-        epsilons: of the sound method at this noise, by RDP.
-        printed: by the paper's formula, which is no guarantee.
+        epochs: the numbers of epochs at which epsilon is computed.
+        epsilons: epsilon of the sound method at this noise, by RDP.
+        printed: epsilon by the paper's formula, which is no guarantee.
     """
 
     name: str
@@ -59,11 +59,11 @@ def noise_decay(
     method = methods.auto_dp_sgd_sound(
         sigma_0, steps_per_epoch=per_epoch, epochs=epochs, decay=name
     )
-    # The middle of an epoch: its first step is a rounded number.
+    # The middle of an epoch, since the number of its first step is rounded.
     middles = [int((epoch + 0.5) * per_epoch) for epoch in range(epochs)]
     sigmas = [float(method.sigma(t)) for t in middles]
     reached = np.arange(every, epochs + 1, every)
-    rate = sigma_0 / epochs if name == "time" else None  # of the whole run, wherever it is read
+    rate = sigma_0 / epochs if name == "time" else None  # of the whole run, at every epoch
     sampling = Poisson(batch_size, dataset_size)
     spent = [_spent(method, sampling, steps_of(float(e), per_epoch), delta) for e in reached]
     printed = [
@@ -76,7 +76,7 @@ def noise_decay(
 
 
 def _spent(method: Mechanism, sampling: Poisson, steps: int, delta: float) -> float:
-    """Returns epsilon; +inf where so little noise is left that delta has none."""
+    """Returns epsilon; +inf if so little noise is left that there is none at this delta."""
     try:
         return accounting.epsilon(method, sampling, steps, delta, "rdp").upper
     except ValueError:

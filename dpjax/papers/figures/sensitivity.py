@@ -12,10 +12,10 @@ __all__ = ["SERIES", "Sensitivity", "sensitivity_of", "sensitivity_runs"]
 
 _P, _E = (f"dc-sgd/IV/mnist/cnn/2/dc-sgd-{kind}" for kind in "pe")
 _BINS, _SIGMAS = (5, 10, 20, 40), (1.0, 2.0, 5.0, 10.0)
-# The defaults: leaving the number out gives the same run.
+# These are the defaults: leaving the number out gives the same run.
 _DEFAULTS = {"bins": 20, "sigma_h": 5.0}
-# The sigma of epsilon 2 by RDP, rounded up. Calibration begins at a sigma of 1, which a sigma_H of
-# 1 refuses; the total sigma does not depend on sigma_H.
+# The sigma of epsilon 2 by RDP, rounded up. Calibration starts at a sigma of 1, which is not
+# possible with a sigma_H of 1; the total sigma does not depend on sigma_H.
 _SIGMA = 0.841397
 
 SERIES: dict[str, tuple[str, dict[str, object], str, tuple[float, ...]]] = {

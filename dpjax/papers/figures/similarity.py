@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 EDGES = 10.0 ** np.linspace(-8, 4, 61)
-"""The edges of the norms' histograms, five to a decade; what lies outside is in the end bins."""
+"""The edges of the norms' histograms, five per decade; norms outside go to the end bins."""
 
 
 class Similarity(NamedTuple):
@@ -48,11 +48,11 @@ class Similarity(NamedTuple):
 
     Attributes:
         method: the method's name.
-        step: t; the gradient is the one that step t + 1 releases.
+        step: t; the gradient is released in step t + 1.
         epoch: t B / N.
         cosine: between the private gradient, noise included, and the batch's mean gradient.
         bound: the L2 bound of one contribution.
-        mean_weight: of the batch's examples.
+        mean_weight: the mean weight of the batch's examples.
         norm_10: the first decile of their norms.
         norm_50: the median.
         norm_90: the ninth decile.
@@ -102,9 +102,9 @@ def similarity_rows(
     The measured gradient is exactly what the step releases: the same batch, the same noise.
 
     Args:
-        experiment: what to train; with a `run.seed`, always the same.
+        experiment: what to train; reproducible with a `run.seed`.
         dataset: its data.
-        per_epoch: how many steps of each epoch are measured.
+        per_epoch: the number of steps to measure in each epoch.
         say: called with a line for each step that is measured.
 
     Privacy:
@@ -127,7 +127,7 @@ def similarity_rows(
 
 
 def cosine(one: Any, other: Any) -> jax.Array:
-    """Returns the cosine of the angle between two pytrees, taken as vectors; 0 if one is zero.
+    """Returns the cosine of the angle between two pytrees as vectors; 0 if one is zero.
 
     >>> round(float(cosine({"a": jnp.ones(2)}, {"a": jnp.array([1.0, 0.0])})), 4)
     0.7071
@@ -141,7 +141,7 @@ def cosine(one: Any, other: Any) -> jax.Array:
 
 
 def write_similarity(file: Path, rows: Iterable[Similarity]) -> None:
-    """Writes rows as CSV, below comments that mark them as not private and name the noise."""
+    """Writes rows as CSV, after comments that say they are not private and name the noise."""
     lines = [
         f"# {NOT_PRIVATE}",
         f"# noise_definition: {noise.DEFINITION}",

@@ -42,7 +42,7 @@ class SquaredError(NamedTuple):
 
     @property
     def total(self) -> np.ndarray:
-        """Their sum."""
+        """The sum of both terms."""
         return self.variance + self.bias
 
 
@@ -61,7 +61,7 @@ class NoisyGradient(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """``sigma_T^2 d / B^2``, which the variance is C^2 times."""
+        """``sigma_T^2 d / B^2``; the variance is C^2 times this."""
         return self.sigma**2 * self.dimension / self.batch_size**2
 
 
@@ -88,10 +88,10 @@ def squared_error(
 
 
 def best_threshold(norms: np.ndarray, release: NoisyGradient) -> float:
-    """Returns the C of least error.
+    """Returns the C with the smallest error.
 
-    E is convex, and its derivative is zero where ``scale N C = sum_i max(n_i - C, 0)``. With S_k
-    the sum of the k largest norms, the right side is ``max_k (S_k - k C)``, so that
+    E is convex, and its derivative is zero where ``scale N C = sum_i max(n_i - C, 0)``. If S_k is
+    the sum of the k largest norms, the right side is ``max_k (S_k - k C)``, so
     ``C = max_k S_k / (scale N + k)``.
 
     >>> best_threshold(np.array([1.0, 4.0]), NoisyGradient(1.0, 100, 10.0))
@@ -112,7 +112,7 @@ def noisy_histogram(
         upper: R.
         bins: b.
         sigma_h: the noise on each bin.
-        seed: of the noise.
+        seed: the seed of the noise.
     """
     rows = norm_histogram(jnp.asarray(norms, jnp.float32), jnp.float32(upper), bins)
     noisy = _noisy(jax.random.key(seed), jnp.sum(rows, axis=0), sigma_h)
@@ -122,9 +122,9 @@ def noisy_histogram(
 def estimated_error(
     thresholds: np.ndarray, histogram: np.ndarray, upper: float, release: NoisyGradient
 ) -> np.ndarray:
-    """Returns the error that a histogram of norms on [0, R] stands for, as DC-SGD-E reads it.
+    """Returns the error that DC-SGD-E estimates from a histogram of norms on [0, R].
 
-    Each bin counts as its middle; a negative noisy bin as empty.
+    Each bin counts as its middle; a negative noisy bin counts as empty.
 
     Args:
         thresholds: the values of C.
@@ -140,7 +140,7 @@ def estimated_error(
 
 
 def percentile_thresholds(fractions: np.ndarray, histogram: np.ndarray, upper: float) -> np.ndarray:
-    """Returns the thresholds that DC-SGD-P reads from one histogram on [0, R], one for each p.
+    """Returns the thresholds that DC-SGD-P computes from a histogram on [0, R], one for each p.
 
     Args:
         fractions: the values of p.
@@ -167,7 +167,7 @@ def picked_thresholds(
 ) -> np.ndarray:
     """Returns the thresholds that a rule of `dpjax.thresholds` picks, step after step.
 
-    Each step draws a Poisson batch of the norms, which stay as they are, and releases its histogram
+    Each step draws a Poisson batch of the norms, which do not change, and releases its histogram
     with noise; the rule's own update does the rest.
 
     Args:
@@ -175,8 +175,8 @@ def picked_thresholds(
         norms: the norms of all examples, at least B.
         release: noise, dimension and batch size.
         sigma_h: the noise on each bin.
-        steps: how many.
-        seed: of the draws and the noise.
+        steps: the number of steps.
+        seed: the seed of the draws and the noise.
     """
     _checks.integer("steps", steps, at_least=1)
     if release.batch_size > len(norms):
@@ -205,7 +205,7 @@ class NormsOfRun(NamedTuple):
     """Gradient norms at some steps of a run. NOT private.
 
     Attributes:
-        plan: what ran.
+        plan: the plan of the run.
         dimension: d, the number of trainable parameters.
         norms: the norms, by the step before which they were measured.
     """
@@ -221,13 +221,13 @@ def gradient_norms(
     """Trains, and measures the gradient norms of the first training examples at some steps.
 
     Args:
-        experiment: what to train; with a `run.seed`, always the same.
+        experiment: what to train; reproducible with a `run.seed`.
         dataset: its data.
-        steps: when to measure, in increasing order; 0 is before the first step.
-        examples: how many examples.
+        steps: the steps at which to measure, in increasing order; 0 is before the first step.
+        examples: the number of examples.
 
     Privacy:
-        None: the norms are those of training examples, without noise.
+        None: the norms of training examples are released without noise.
     """
     program = build_program(experiment, dataset)
     runner = build_runner(program, dataset, experiment.run)

@@ -1,4 +1,4 @@
-"""Every printed number's recipe: one file for each paper."""
+"""The recipes of all printed numbers, one file per paper."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def recipe_of(cell: Cell, found: Findings | None = None) -> Recipe:
 
     Args:
         cell: the number.
-        found: the prerequisites that are known.
+        found: the known results of prerequisites.
 
     >>> from dpjax.papers.printed_numbers import cell_named
     >>> recipe_of(cell_named("psasc/III/mnist/4-layer-cnn/3/dp-psac")).experiment.method["name"]

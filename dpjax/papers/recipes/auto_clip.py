@@ -27,10 +27,10 @@ _METHODS: dict[str, dict[str, object]] = {
     "full": {"name": "dp_sgd", "threshold": 0.1},
     "AUTO-S": {"name": "auto_s", "gamma": 0.01, "threshold": 0.1},
     "AUTO-V": {"name": "auto_v", "threshold": 0.1},
-    # Nothing is clipped and the noise is far below what training notices: no guarantee at all.
+    # Nothing is clipped, and the noise is too small to affect training: no guarantee at all.
     "non-DP": {"name": "dp_sgd", "threshold": 1e3, "noise_multiplier": 1e-6},
 }
-# Batch size and epochs: the paper's text gives neither.
+# Batch size and epochs, which the paper does not give.
 _SETTINGS: dict[str, tuple[int, int]] = {
     "4-layer CNN": (512, 20),
     "SimCLRv2 features": (1024, 40),
@@ -38,18 +38,18 @@ _SETTINGS: dict[str, tuple[int, int]] = {
 }
 _IMAGENETTE = (256, 50)  # DP-PSASC's table II, for the same network and budget
 _DATA = {"SimCLRv2 features": "cifar10_simclr"}
-# Li et al.'s program, whose hyper-parameters the paper takes over for language: B and E grow with
-# the data, N / B stays alike; 256 tokens; Adam at 5e-4, falling to 0; delta 1 / 2N.
+# Li et al.'s program, whose hyper-parameters the paper uses for language: B and E grow with the
+# data, N / B stays similar; 256 tokens; Adam at 5e-4, decaying to 0; delta 1 / 2N.
 _LI_FACTORS = {"sst2": 1, "qnli": 2, "qqp": 6, "mnli": 6, "mnli_mm": 6}
 _LI_LENGTH = 256
-# By theorem 1 the rate 12 at threshold 0.1 is the rate 4 at 0.3, DP-PSASC's best on MNIST here.
+# By theorem 1, rate 12 at threshold 0.1 equals rate 4 at 0.3, DP-PSASC's best on MNIST here.
 _RATE = 12.0
 _PLAIN_RATE = 0.3
 
 
 def recipe(cell: Cell, found: Findings) -> Recipe:
     """Returns how a cell of Automatic Clipping's tables is reproduced."""
-    del found  # nothing here waits for anything
+    del found  # nothing here has prerequisites
     obstacle = _obstacle(cell)
     if obstacle:
         return Recipe(None, obstacle=obstacle)

@@ -28,7 +28,7 @@ _MODELS: dict[str, dict[str, object]] = {
 _RATE = 1e-3
 _PLATEAU = "Auto DP-L ReduceLRPlateau"
 _ONE_CYCLE = {"name": "cosine_onecycle_schedule", "peak_value": _RATE}
-# Nothing is clipped and the noise is far below what training notices: no guarantee at all.
+# Nothing is clipped, and the noise is too small to affect training: no guarantee at all.
 _PLAIN = {"name": "dp_sgd", "threshold": 1e3, "noise_multiplier": 1e-6}
 
 
@@ -54,7 +54,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
 
 
 def _with_plateaus(cell: Cell, found: Findings) -> Recipe:
-    """Returns a recipe whose learning rate falls where it falls on public data."""
+    """Returns a recipe whose learning rate falls at the same epochs as on public data."""
     experiment = _experiment(cell, _method(cell))
     search = PlateauSearch(experiment.set("data.name", "fashion_mnist"))
     falls = found.plateaus.get(search.key)
@@ -125,7 +125,7 @@ def _optimizer(cell: Cell) -> dict[str, object]:
 
 
 def _rate(cell: Cell) -> object:
-    """Returns a scheduler of table 11, with PyTorch's defaults as far as there are any."""
+    """Returns a scheduler of table 11, with PyTorch's defaults where they exist."""
     name = cell.method.removeprefix("Auto DP-L ")
     if cell.method == _PLATEAU:
         return _RATE
@@ -178,10 +178,10 @@ def _steps(cell: Cell, *scales: tuple[int, float], start: float = _RATE) -> dict
 
 
 def _triangles(cell: Cell) -> dict[str, object]:
-    """Returns a rate that goes up and down between a tenth of the rate and the rate, step by step.
+    """Returns a rate that rises and falls linearly between a tenth of the rate and the rate.
 
-    PyTorch's CyclicLR takes 2,000 steps from one end to the other, and leaves both ends open; its
-    example has a factor of ten between them.
+    PyTorch's CyclicLR takes 2,000 steps from one end to the other and has no defaults for the ends;
+    its example has a factor of ten between them.
     """
     turns = range(2000, math.ceil(EPOCHS[cell.data] * _steps_per_epoch(cell)) + 2000, 2000)
     scales = {str(step): 10.0 if i % 2 == 0 else 0.1 for i, step in enumerate(turns)}

@@ -1,4 +1,4 @@
-"""Auto DP-SGD's settings, and the numbers of its tables that its own formulas give."""
+"""Auto DP-SGD's settings, and the numbers of its tables that follow from its formulas."""
 
 import math
 from functools import cache
@@ -27,7 +27,7 @@ EPOCHS = {"mnist": 100, "cifar10": 100, "cifar100": 100, "ag_news": 40}
 """The epochs of appendix B.1."""
 
 FORMULA_EPOCHS = 100
-"""The epochs in the printed epsilons: also those of AG News, which is trained for 40."""
+"""The epochs in the printed epsilons, even those of AG News, which is trained for 40."""
 
 BATCH = {"mnist": 64, "cifar10": 64, "cifar100": 64, "ag_news": 256}
 """The batch sizes of appendix B.1."""
@@ -54,17 +54,17 @@ RHO_MU = {
 DECAYS = {"L": "linear", "T": "time", "S": "step", "E": "exponential"}
 """The noise decays by the letters of the variants."""
 
-_SMALLEST, _LARGEST = 1e-6, 1e6  # of sensitivities
+_SMALLEST, _LARGEST = 1e-6, 1e6  # the range of sensitivities
 
 
 def decay_of(cell: Cell) -> str | None:
-    """Returns the decay of an Auto DP-SGD cell; None for the methods it is compared with."""
+    """Returns the decay of an Auto DP-SGD cell; None for other methods."""
     method = cell.method.removeprefix("Auto DP-")
     return DECAYS[method[0]] if method != cell.method else None
 
 
 class ComputedNumber(NamedTuple):
-    """A number that a formula gives.
+    """A number computed by a formula.
 
     Attributes:
         value: the number.
@@ -76,7 +76,7 @@ class ComputedNumber(NamedTuple):
 
 
 def computed(cell: Cell) -> ComputedNumber | None:
-    """Returns what the paper's formulas give for a cell; None where a run is needed."""
+    """Returns a cell's number by the paper's formulas; None if a run is needed."""
     if cell.metric in ("epsilon change", "accuracy gain"):
         return _relative(cell)
     if cell.metric != "epsilon" or cell.sigma0 is None:
@@ -92,7 +92,7 @@ def computed(cell: Cell) -> ComputedNumber | None:
 
 
 def as_printed(cell: Cell, sensitivity: float) -> float:
-    """Returns the epsilon of table 8's formula: as printed, and no guarantee.
+    """Returns the epsilon of table 8's formula, as printed; it is no guarantee.
 
     Args:
         cell: a row of Auto DP-SGD's or of Zhang's method.
@@ -113,7 +113,7 @@ def as_printed(cell: Cell, sensitivity: float) -> float:
 def implied_sensitivity(cell: Cell) -> float:
     """Returns the average sensitivity at which the formula gives the printed epsilon.
 
-    Epsilon grows with C, so that bisection finds it.
+    Epsilon increases with C, so bisection finds it.
 
     Args:
         cell: an epsilon of Auto DP-SGD's tables.

@@ -52,8 +52,8 @@ _NAMES_GRIDS: dict[str, dict[str, tuple[object, ...]]] = {  # an LSTM takes thre
     "DP-SGD": {"method.threshold": (1.0, 4.0)},
     "DC-SGD-P": {"method.p": (0.5, 0.9)},
 }
-# Of the twenty rates of table VII, for SGD; the methods' own numbers are those that the grid with
-# Adam chose on MNIST. With the percentile at 0.5, thresholds fall to nothing under SGD.
+# Some of the twenty rates of table VII, for SGD; the methods' own parameters are those that the
+# grid with Adam chose on MNIST. With the percentile at 0.5, thresholds collapse under SGD.
 # Where C follows a percentile near 50, the rates must be small.
 _COARSE_RATES: dict[str, tuple[float, float]] = {
     "DP-SGD": (0.01024, 0.02048),
@@ -98,7 +98,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
 
 
 def _time(cell: Cell, found: Findings) -> Recipe:
-    """Returns how a number of table I is reproduced: a run's time, or how many runs a grid has."""
+    """Returns how a number of table I is reproduced: a run's time, or the size of a grid."""
     if cell.metric == "runs":
         how = "the product of the sizes of table VII's lists"
         return Recipe(None, computed=float(candidates(cell)), ours=how)
@@ -110,7 +110,7 @@ def _time(cell: Cell, found: Findings) -> Recipe:
 
 
 def candidates(cell: Cell) -> int:
-    """Returns G, how many candidates the paper's grid has.
+    """Returns G, the number of candidates in the paper's grid.
 
     >>> from dpjax.papers.printed_numbers import cell_named
     >>> candidates(cell_named("dc-sgd/II/mnist/cnn/2/du"))

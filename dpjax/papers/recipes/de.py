@@ -1,4 +1,4 @@
-"""De et al.'s CIFAR-10 result, which the field compares with, as an experiment."""
+"""De et al.'s CIFAR-10 result, a common baseline, as an experiment."""
 
 from dpjax.papers.prerequisites import Findings
 from dpjax.papers.printed_numbers import Cell
@@ -11,21 +11,21 @@ __all__ = ["recipe"]
 def recipe(cell: Cell, found: Findings) -> Recipe:
     """Returns how De et al.'s number is reproduced.
 
-    Weight standardisation and group normalisation, large batches, 16 augmented copies of each
-    example, a moving average of the parameters. Batch size, learning rate, threshold, copies and
-    average are those of the authors' public configuration for WRN-16-4; sigma follows from the
-    budget.
+    It uses weight standardisation and group normalisation, large batches, 16 augmented copies of
+    each example, and a moving average of the parameters. Batch size, learning rate, threshold,
+    copies and average are from the authors' public configuration for WRN-16-4; sigma follows from
+    the budget.
 
     Reference: De et al., Unlocking high-accuracy differentially private image classification
     through scale, 2022. https://arxiv.org/abs/2204.13650
     """
-    del found  # nothing here waits for anything
+    del found  # nothing here has prerequisites
     experiment = Experiment.from_plain(
         {
             "data": {"name": cell.data},
             "model": {"name": "wide_resnet", "depth": 40, "width": 4},
             "method": {"name": "dp_sgd", "threshold": 1.0},
-            # Their update has clipped gradients divided by the threshold, which is 1.
+            # Their update divides clipped gradients by the threshold, which is 1.
             "optimizer": {"name": "sgd", "learning_rate": 2.0},
             "train": {
                 "batch_size": 4096,

@@ -9,7 +9,7 @@ from dpjax.train import Experiment
 __all__ = ["PUBLIC", "recipe", "search_for"]
 
 PUBLIC = {"mnist": "fashion_mnist", "fashion_mnist": "mnist", "cifar10": "cifar100"}
-"""The public data set that the thresholds for a private one are found on."""
+"""The public data set on which the thresholds for a private one are found."""
 
 _MODELS = {
     "CNN-B1": "lin_b1",
@@ -19,14 +19,14 @@ _MODELS = {
     "AlexNet": "alexnet",
     "ResNet18-noBN": "resnet18",
 }
-_OPTIONS = {"ResNet18-noBN": {"norm": "none"}}  # "BN removed", and nothing is said to replace it
+_OPTIONS = {"ResNet18-noBN": {"norm": "none"}}  # "BN removed"; no replacement is mentioned
 # The paper gives no epochs. With thirty, Papernot's row on MNIST comes near its printed number.
 _EPOCHS = 30
-_PER_SEARCHED = 3  # how many of them each epoch of the reduced search stands for
+_PER_SEARCHED = 3  # the epochs that each epoch of the reduced search stands for
 
 # Tables D1 and D3: the thresholds by data set and epsilon. For Papernot on MNIST at 4.5 the text
-# of the rotated page has 9.0, which is 0.6 upside down. (Section 5.2.1 has 0.4 and 0.5 for Papernot
-# on MNIST at 2.93 and Fashion-MNIST at 2.7, table D1 has them the other way round: D1 is taken.)
+# of the rotated page has 9.0, which is 0.6 upside down. (For Papernot on MNIST at 2.93 and on
+# Fashion-MNIST at 2.7, section 5.2.1 has 0.4 and 0.5, and table D1 the reverse; we use D1.)
 _THRESHOLDS: dict[str, dict[tuple[str, float], tuple[float, float, float, float]]] = {
     "2": {
         ("mnist", 1.2): (0.6, 0.5, 0.6, 0.8),
@@ -81,7 +81,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
 
     Args:
         cell: the cell.
-        found: the thresholds of searches that were made.
+        found: the thresholds of finished searches.
     """
     ours = f"{_EPOCHS} epochs: the paper gives none"
     if cell.method not in ("Transfer", "Decay") and not cell.method.startswith("Decay"):
@@ -103,10 +103,10 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
 
 
 def search_for(cell: Cell) -> GreedySearch:
-    """Returns the search on public data whose thresholds a cell of Transfer or Decay takes.
+    """Returns the search on public data whose thresholds a cell of Transfer or Decay uses.
 
-    The paper's own search has steps of 0.01 from 0.05 and five first epochs: some two thousand
-    epochs of training. This one is coarser.
+    The paper's own search takes steps of 0.01 from 0.05 and repeats the first epoch five times:
+    about two thousand epochs of training. This one is coarser.
     """
     private = _experiment(cell, {"name": "dp_sgd", "threshold": 1.0})
     public = private.with_values(
@@ -131,7 +131,7 @@ def _experiment(cell: Cell, method: dict[str, object]) -> Experiment:
             "train": {
                 "batch_size": _batch_size(cell),
                 "epochs": _EPOCHS,
-                "engine": "vmap" if adaclip else "ghost",  # AdaCliP needs the vectors themselves
+                "engine": "vmap" if adaclip else "ghost",  # AdaCliP needs the gradients themselves
             },
             "privacy": {"epsilon": cell.epsilon, "accountant": "rdp"},
         }

@@ -24,13 +24,13 @@ _SETTINGS: dict[str, tuple[int, int, float, float]] = {
     "imagenette": (256, 50, 1e-2, 0.2),
 }
 _RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
-# The inner momentum changes no norm after the rule; the outer one adds up about ten gradients.
+# Inner momentum changes no norm after the rule; outer momentum sums about ten gradients.
 _MOMENTUM_RATES = (0.0625, 0.125, 0.25, 0.5, 1.0)
 
 
 def recipe(cell: Cell, found: Findings) -> Recipe:
     """Returns how a cell of DP-PSASC's table is reproduced."""
-    del found  # nothing here waits for anything
+    del found  # nothing here has prerequisites
     batch, epochs, r, threshold = _SETTINGS[cell.data]
     s = float(cell.note.partition("s=")[2] or 1.0)
     methods: dict[str, dict[str, object]] = {
@@ -59,7 +59,7 @@ def recipe(cell: Cell, found: Findings) -> Recipe:
 
 
 def _searched(experiment: Experiment, auto_s: Mapping[str, object], threshold: float) -> Experiment:
-    """Returns the search's experiment: one for the three rules that normalise, Auto-S's."""
+    """Returns the search's experiment; the three rules that normalise share Auto-S's."""
     if experiment.method["name"] not in ("psac", "psasc"):
         return experiment
     return Experiment.from_plain(

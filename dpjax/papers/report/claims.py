@@ -1,4 +1,4 @@
-"""Who beats whom, in the papers' own words: what they claim of their tables."""
+"""The papers' own claims about which method beats which in their tables."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ __all__ = ["CLAIMS", "PaperClaim"]
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """One method is said to beat another.
+    """A claim that one method beats another.
 
     Attributes:
-        table: the table's name, as "dc-sgd/IV".
-        winner: a method, as printed.
-        loser: another.
-        where: the place in the paper, with its words.
-        data: the data sets it is said of; empty for all of the table.
-        epsilons: the budgets it is said of; empty for all of the table.
-        or_equal: whether a tie is as good.
+        table: the table's name, such as "dc-sgd/IV".
+        winner: the better method, as printed.
+        loser: the other method, as printed.
+        where: the section of the paper, with a quotation.
+        data: the data sets the claim is about; empty for all of the table.
+        epsilons: the budgets the claim is about; empty for all of the table.
+        or_equal: whether a tie also satisfies the claim.
     """
 
     table: str
@@ -33,11 +33,11 @@ class PaperClaim:
 
     @property
     def text(self) -> str:
-        """The claim in short."""
+        """The claim in short form."""
         return f"{self.winner} {'≥' if self.or_equal else '>'} {self.loser}"
 
     def is_about(self, cell: Cell) -> bool:
-        """Says whether the claim is made of a cell's table, data set and budget."""
+        """Returns whether the claim covers a cell's table, data set and budget."""
         return (
             cell.table_name == self.table
             and (not self.data or cell.data in self.data)
@@ -138,7 +138,7 @@ _DC_SGD = [
 ]
 
 _LIN_OTHERS = ("Abadi", "Papernot", "Yu", "Pichapati", "Andrew", "Du")
-_LIN_FIRST = (2.93, 2.7, 7.53, 130.5)  # the budgets that section 5.2.1 is about
+_LIN_FIRST = (2.93, 2.7, 7.53, 130.5)  # the budgets of section 5.2.1
 _LIN = [
     *(
         claim
@@ -252,4 +252,4 @@ _AUTO_DP = [
 ]
 
 CLAIMS: tuple[PaperClaim, ...] = (*_DC_SGD, *_LIN, *_AUTO_DP, *_PSASC, *_AUTO_CLIP)
-"""What the five papers say of their own tables; a claim is one pair of methods."""
+"""The five papers' claims about their own tables; a claim is one pair of methods."""

@@ -1,4 +1,4 @@
-"""The numbers that the papers' own formulas give, and what Auto DP-SGD's epsilons imply."""
+"""The numbers given by the papers' own formulas, and what Auto DP-SGD's epsilons imply."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ with the 40 that it is trained for, C would be 11 to 142."""
 
 
 def formulas(outcomes: Sequence[Outcome]) -> str:
-    """Returns the computed numbers of a paper beside the printed ones; empty for none.
+    """Returns a table of a paper's computed and printed numbers; empty if there are none.
 
     Args:
         outcomes: our results for the paper's cells.

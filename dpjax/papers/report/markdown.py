@@ -6,7 +6,7 @@ from dpjax.accounting.bound import rounded_up
 
 __all__ = ["counted", "epsilon", "footnotes", "plus_minus", "points", "setting", "table"]
 
-# What says nothing in a list of arguments: the name itself, and what the tables have elsewhere.
+# Arguments that are left out of lists: the name itself, and what the tables show elsewhere.
 _ELSEWHERE = ("name", "noise_multiplier", "steps_per_epoch", "epochs")
 
 
@@ -33,7 +33,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plus_minus(mean: float | None, deviation: float | None) -> str:
-    """Returns a number with its spread, where it has one.
+    """Returns a number with its spread, if it has one.
 
     >>> plus_minus(95.618, 0.151), plus_minus(95.6, None), plus_minus(None, None)
     ('95.62 ± 0.15', '95.60', '')
@@ -44,7 +44,7 @@ def plus_minus(mean: float | None, deviation: float | None) -> str:
 
 
 def points(difference: float | None) -> str:
-    """Returns a difference with its sign, bold where it is at most one point.
+    """Returns a difference with its sign, in bold if it is at most one point.
 
     >>> points(-0.5), points(1.234), points(None)
     ('**-0.50**', '+1.23', '')
@@ -55,7 +55,7 @@ def points(difference: float | None) -> str:
 
 
 def epsilon(values: Sequence[float | None]) -> str:
-    """Returns the largest epsilon of some runs, never smaller than it is.
+    """Returns the largest epsilon of some runs, rounded up.
 
     >>> epsilon([1.99999, 1.5]), epsilon([2426.33]), epsilon([None]), epsilon([])
     ('2', '2,427', 'none', '')
@@ -70,7 +70,7 @@ def epsilon(values: Sequence[float | None]) -> str:
 
 
 def setting(values: Mapping[str, object]) -> str:
-    """Returns arguments in short, without the tables that they are in.
+    """Returns arguments in short form, without the names of their tables.
 
     >>> setting({"method.threshold": 0.5, "optimizer.learning_rate": 4.0})
     'threshold 0.5, learning rate 4'
@@ -84,7 +84,7 @@ def setting(values: Mapping[str, object]) -> str:
 
 
 def footnotes(notes: Sequence[str]) -> tuple[list[str], str]:
-    """Returns a mark for each note, "" for an empty one, and the list that the marks point to.
+    """Returns a mark for each note, "" for an empty note, and the list of footnotes.
 
     >>> footnotes(["", "ten epochs", "ten epochs"])
     (['', '[1]', '[1]'], '[1] ten epochs')

@@ -30,14 +30,14 @@ _NOT_RUN = "not run yet"
 
 
 class _Missing(NamedTuple):
-    """A cell without a run of ours, and the runs that it will come to."""
+    """A cell that was not run, and the runs that it needs."""
 
     outcome: Outcome
     runs: list[SeededRun]
 
 
 def missing_cells(outcomes: Sequence[Outcome], store: Store, data_dir: str | None = None) -> str:
-    """Returns the cells without a run of ours, by table, data, network and reason.
+    """Returns the cells that were not run, by table, data, network and reason.
 
     Args:
         outcomes: our results for the cells.
@@ -66,7 +66,7 @@ def missing_cells(outcomes: Sequence[Outcome], store: Store, data_dir: str | Non
 def _key(outcome: Outcome, data_dir: str | None) -> tuple[str, ...]:
     """Returns what the cells of one row have in common; the reason comes last."""
     cell, why = outcome.cell, why_not_here(outcome.recipe, data_dir) or _NOT_RUN
-    if outcome.recipe.experiment is None:  # the same obstacle, whatever the data
+    if outcome.recipe.experiment is None:  # the obstacle does not depend on the data
         return TITLES[cell.paper], cell.table, why
     return TITLES[cell.paper], cell.table, cell.dataset, cell.model, why
 
@@ -85,7 +85,7 @@ def _counted(own: Sequence[_Missing], store: Store) -> list[str]:
 
 
 def _hours(own: Sequence[_Missing], store: Store) -> tuple[float, bool]:
-    """Returns the hours of what has been measured, and whether that is all."""
+    """Returns the hours of the measured networks, and whether all are measured."""
     runs = {run.key: run for one in own for run in one.runs}
     questions = [one.outcome.recipe.waits_for for one in own]
     searches = {q.key: q for q in questions if isinstance(q, GreedySearch | PlateauSearch)}
@@ -97,7 +97,7 @@ def _hours(own: Sequence[_Missing], store: Store) -> tuple[float, bool]:
 
 
 def _runs(recipe: Recipe) -> list[SeededRun]:
-    """Returns as many runs as a recipe will come to; which candidate wins costs the same."""
+    """Returns as many runs as a recipe needs; every candidate costs the same."""
     if recipe.experiment is None:
         return []
     chosen = recipe.experiment.with_values(recipe.only_choice)
@@ -106,7 +106,7 @@ def _runs(recipe: Recipe) -> list[SeededRun]:
 
 
 def other_runs(outcomes: Sequence[Outcome], store: Store) -> str:
-    """Returns the runs that no cell uses, beside the nearest experiment of a cell; empty for none.
+    """Returns the runs that no cell uses, with the nearest cell's experiment; empty if none.
 
     Args:
         outcomes: our results for the cells.
@@ -143,13 +143,13 @@ def _row(
 def _distance(
     own: Mapping[str, object], outcome: Outcome, theirs: Mapping[str, object]
 ) -> tuple[int, ...]:
-    """Returns how far an experiment is from a cell's: another method is farther than all else."""
+    """Returns how far an experiment is from a cell's; another method counts most."""
     method = own.get("method.name") != theirs.get("method.name")
     return int(method), len(_changed(own, theirs)), int(not outcome.records)
 
 
 def _known(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, dict[str, object]]]:
-    """Returns the experiments of the cells that have one, with the choice in them."""
+    """Returns the experiments of the cells that have one, with the chosen candidate."""
     found = []
     for outcome in outcomes:
         recipe = outcome.recipe
@@ -162,7 +162,7 @@ def _known(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, dict[str, object]
 
 
 def _flat(plain: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values of all tables by their paths, but for those of no consequence here."""
+    """Returns the values of all tables by their paths, except those that do not matter here."""
     return {
         f"{section}.{key}": value
         for section, table in plain.items()

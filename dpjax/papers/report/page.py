@@ -26,11 +26,11 @@ NOT_RUN = "not-run.md"
 
 
 def report(store: Store, cells: Sequence[Cell], data_dir: str | None = None) -> dict[str, str]:
-    """Returns the pages by their file names, computed from the store alone; nothing is trained.
+    """Returns the pages by file name, computed from the store alone; nothing is trained.
 
     Args:
-        store: the finished runs; hand-written files ``notes-<paper>.md`` beside them become parts
-            of the papers' pages, and their first paragraph of the front page.
+        store: the finished runs. Hand-written files ``notes-<paper>.md`` in the same folder are
+            included in the papers' pages, and their first paragraphs in the front page.
         cells: the printed numbers.
         data_dir: the folder of the data sets, to say which are missing.
     """
@@ -129,7 +129,7 @@ def _noises(records: Sequence[RunRecord]) -> str:
 
 
 def _named(store: Store) -> str:
-    """Returns the store's folder; of an absolute path, its name alone."""
+    """Returns the store's folder; for an absolute path, only its name."""
     path = store.path
     return path.as_posix() if not path.is_absolute() else path.name
 

@@ -1,4 +1,4 @@
-"""The printed numbers beside ours, table by table."""
+"""The printed numbers and ours, table by table."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ difference (ours less printed) in bold is at most one point. ε of the run is wh
 say of what ran, rounded up: by RDP, which set the noise, and by PLD. Numbers in brackets point to
 what a paper leaves open and what is taken here."""
 
-# What a reader of a table must know.
+# Notes for the reader of a table.
 _REMARKS = {
     "dc-sgd/I": "Seconds of one run, on other machines: only the ratios to DP-SGD can be compared. "
     "Ours is the shortest of the seeds' runs by the clock: others were held up by other work.",
@@ -45,7 +45,7 @@ _Column = tuple[str, Callable[[Outcome], str]]
 
 
 def results(outcomes: Sequence[Outcome]) -> str:
-    """Returns a section for each table with a run of ours, with those rows that have one.
+    """Returns a section for each table of which we ran a cell, with the rows that were run.
 
     Args:
         outcomes: our results for the cells.
@@ -157,14 +157,14 @@ def _sound(row: Outcome) -> str:
 
 
 def _as_printed(row: Outcome) -> str:
-    """Returns what the paper's formula says of its own run, with a threshold of one."""
+    """Returns the paper's formula for its own run, with a threshold of one."""
     if decay_of(row.cell) is None:
         return ""
     return f"{as_printed(row.cell, 1.0):.3g}"
 
 
 def _chosen(row: Outcome) -> str:
-    """Returns the numbers of the method, and the learning rate where it was chosen."""
+    """Returns the method's parameters, and the learning rate if it was chosen."""
     if row.recipe.experiment is None:
         return ""
     return markdown.setting({**row.recipe.experiment.method, **_plain(row)})

@@ -1,4 +1,4 @@
-"""The part of a report on what was chosen: grids, greedy searches, and the noise of searches."""
+"""The section of a report on searches: grids, greedy searches, and the noise of searches."""
 
 from collections.abc import Sequence
 from math import prod
@@ -59,7 +59,7 @@ def searches(outcomes: Sequence[Outcome], found: Findings) -> str:
 
 
 def _questions(outcomes: Sequence[Outcome]) -> list[Prerequisite]:
-    """Returns what the cells' recipes wait for as long as nothing is found."""
+    """Returns the prerequisites of the cells' recipes."""
     asked = [recipe_of(outcome.cell).waits_for for outcome in outcomes]
     return list({question.key: question for question in asked if question is not None}.values())
 
@@ -97,7 +97,7 @@ def _size(own: Sequence[Outcome]) -> str:
 
 
 def _users(cells: Sequence[Cell]) -> str:
-    """Returns the methods with the tables that take the choice."""
+    """Returns the methods, with the tables that use the choice."""
     methods: dict[str, list[str]] = {}
     for cell in cells:
         methods.setdefault(cell.method, []).append(cell.table_name)
@@ -105,7 +105,7 @@ def _users(cells: Sequence[Cell]) -> str:
 
 
 def _candidates(outcome: Outcome) -> str:
-    """Returns the candidates with their accuracies; in the order of the grid."""
+    """Returns the candidates with their accuracies, in the order of the grid."""
     scores = {record.experiment: 100 * record.accuracy for record in outcome.searched}
     texts = []
     for run, values in zip(outcome.recipe.candidates(), outcome.recipe.grid, strict=True):

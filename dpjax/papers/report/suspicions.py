@@ -1,4 +1,4 @@
-"""Differences that were looked into: one suspected setting changed at a time."""
+"""Investigated differences: one suspected setting is changed at a time."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ such a value exists says nothing of why the printed one does not give the number
 
 
 def suspicions(outcomes: Sequence[Outcome], store: Store) -> str:
-    """Returns the suspicions about a paper's cells that were tried; empty for none.
+    """Returns the suspicions about a paper's cells that were tried; empty if none.
 
     Args:
         outcomes: our results for the paper's cells.
@@ -104,13 +104,13 @@ def _far_row(outcome: Outcome, store: Store) -> list[str]:
 
 
 def _is_alike(one: SuspectedSetting, other: SuspectedSetting) -> bool:
-    """Whether two suspicions change the same for methods of one table, data set and budget."""
+    """Returns whether two suspicions make the same change within one table, data and budget."""
     places = (each.cell.rpartition("/")[0] for each in (one, other))
     return len(set(places)) == 1 and one.values == other.values
 
 
 def _explains(suspected: SuspectedSetting, store: Store) -> bool:
-    """Whether a run comes within a point of print, and half of the difference is gone."""
+    """Returns whether a run comes within a point of print and halves the difference."""
     outcome, then = outcome_of(cell_named(suspected.cell), store), suspected.accuracy(store)
     if then is None or outcome.difference is None:
         return False

@@ -38,8 +38,8 @@ class Verdict:
 
     Attributes:
         claim: the claim.
-        winner: our result for the method that is said to win.
-        loser: our result for the other.
+        winner: our result for the method that the paper says wins.
+        loser: our result for the other method.
     """
 
     claim: PaperClaim
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def pair(self) -> tuple[str, str, str]:
-        """The two experiments that are compared, and which is said to win."""
+        """The two experiments that are compared, and the claimed winner."""
         winner, loser = self.winner.records[0], self.loser.records[0]
         return self.winner.cell.paper, winner.experiment, loser.experiment
 
@@ -132,7 +132,7 @@ def orders(outcomes: Sequence[Outcome]) -> str:
 
 
 def verdict_counts(outcomes: Sequence[Outcome]) -> str:
-    """Returns how many distinct claims have each verdict, by paper; empty for none.
+    """Returns how many distinct claims have each verdict, by paper; empty if none.
 
     Args:
         outcomes: our results for the cells.
