@@ -76,13 +76,13 @@ class Bench:
     def __init__(self, case: Case) -> None:
         """Compiles them all."""
         self.case, self.program = case, case.program()
-        train, test = examples_of(case.dataset.train), examples_of(case.dataset.test)
+        train, test = examples_of(case.dataset.examples), examples_of(case.dataset.test)
         self.state = jax.jit(self.program.init)(jax.random.key(0))
         self.data = jax.device_put(train)
         self.step = jax.jit(self.program.step)
         self.bare = jax.jit(self._bare)
         self.device = DeviceRunner(self.program, train, test, case.steps)
-        self.host = HostRunner(self.program, train, test)
+        self.host = HostRunner(self.program, case.dataset.train, test)
         self.padded = self._padded_rows()
         low = int(self.padded // case.chunk)
         self.around = [jax.device_put(_leading(train, n * case.chunk)) for n in (low, low + 1)]

@@ -89,7 +89,7 @@ def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
     dataset = case.dataset()
     program = build_program(case.experiment.with_values({**noisy, **sizes}), dataset)
     state = jax.jit(program.init)(jax.random.key(0))
-    data = jax.device_put(examples_of(dataset.train))
+    data = jax.device_put(examples_of(dataset.examples))
     drawn = FullBatch(program.plan.dataset_size).draw(state.key, 0)
     drawn = replace(drawn, indices=drawn.indices[: CHUNKS * case.rows])
     drawn = replace(drawn, sampling=program.plan.sampling)  # privatize takes no other

@@ -137,7 +137,7 @@ def _run(args: argparse.Namespace) -> int:
     turns = _checks.integer("--turns", args.turns, at_least=1)
     experiment = read_experiment(args)
     dataset = data.load(experiment.data.name, args.data_dir)
-    rows = jax.tree.map(jnp.asarray, examples_of(dataset.train))
+    rows = jax.tree.map(jnp.asarray, examples_of(dataset.examples))
     engines = args.engine or [name for name in ENGINES if name != "auto"]
     programs = {
         engine: build_program(experiment.with_values({"train.engine": engine}), dataset)

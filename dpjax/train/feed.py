@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ from dpjax.train.step import Examples, Program, Scores, TrainState
 
 __all__ = [
     "DeviceRunner",
-    "ExampleRows",
     "HostRunner",
     "Part",
     "Runner",
@@ -45,34 +44,8 @@ _MOST_BYTES = 2**27  # of rows that travel at once
 _MOST_STEPS = 2**12  # in one call, each of which leaves a few numbers on the device
 
 
-class ExampleRows:
-    """Examples that are read when they are asked for, numbered.
-
-    Args:
-        rows: where they come from.
-    """
-
-    def __init__(self, rows: RandomAccess) -> None:
-        """Keeps the source."""
-        self._rows = rows
-
-    def __len__(self) -> int:
-        """Returns the number of examples."""
-        return len(self._rows)
-
-    def __getitems__(self, rows: np.ndarray) -> Examples:
-        """Returns some of them."""
-        return Examples(*self._rows.__getitems__(rows), np.asarray(rows, np.int32))
-
-
-@overload
-def examples_of(split: Split) -> Examples: ...
-@overload
-def examples_of(split: RandomAccess) -> ExampleRows: ...
-def examples_of(split: Split | RandomAccess) -> Examples | ExampleRows:
+def examples_of(split: Split) -> Examples:
     """Returns the examples of a split, numbered."""
-    if not isinstance(split, Split):
-        return ExampleRows(split)
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
 
 
@@ -263,21 +236,21 @@ def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: in
         members: how many runs go side by side in one program; above 1, states are `stacked`.
     """
     layout = Layout.of(run)
-    train, test = examples_of(dataset.train), examples_of(dataset.test)
+    train, test = dataset.train, examples_of(dataset.test)
     devices = 1 if layout.mesh is None else layout.mesh.size
     if run.data == "host" or (run.data == "auto" and not fits_on_device(train, devices)):
         return HostRunner(program, train, test, layout)
-    if isinstance(train, ExampleRows):
+    if not isinstance(train, Split):
         raise ValueError("run.data = 'device': expected 'host' for data that are read on demand")
     most = max(1, min(program.plan.steps, _MOST_STEPS))
-    return DeviceRunner(program, train, test, most, layout, members > 1)
+    return DeviceRunner(program, examples_of(train), test, most, layout, members > 1)
 
 
-def fits_on_device(data: Any, devices: int = 1) -> bool:
+def fits_on_device(data: Split | RandomAccess, devices: int = 1) -> bool:
     """Says whether arrays, split over devices, take at most half of the memory of each."""
-    if any(isinstance(leaf, ExampleRows | np.memmap) for leaf in jax.tree.leaves(data)):
+    if not isinstance(data, Split) or any(isinstance(leaf, np.memmap) for leaf in data):
         return False  # what is read on demand stays where it is
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / devices <= device_memory() / 2
+    return sum(leaf.nbytes for leaf in examples_of(data)) / devices <= device_memory() / 2
 
 
 class DeviceRunner(Runner):
@@ -373,7 +346,11 @@ class HostRunner(Runner):
     """
 
     def __init__(
-        self, program: Program, train: Any, test: Examples, layout: Layout = ONE_DEVICE
+        self,
+        program: Program,
+        train: Split | RandomAccess,
+        test: Examples,
+        layout: Layout = ONE_DEVICE,
     ) -> None:
         """Compiles nothing yet."""
         super().__init__(program, test, layout, most=2**31)
@@ -385,8 +362,8 @@ class HostRunner(Runner):
             )
         self._data = train
 
-        def add(total: Any, state: TrainState, rows: Any, packed: Packed) -> Any:
-            part = program.clipped_sum(state, rows, packed)
+        def add(total: Any, state: TrainState, rows: Split, packed: Packed) -> Any:
+            part = program.clipped_sum(state, Examples(rows.x, rows.y, packed.indices), packed)
             return part if total is None else total + part
 
         self._add = jax.jit(add)

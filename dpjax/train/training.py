@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 
 from dpjax import _checks
 from dpjax.accounting import Ledger
-from dpjax.data import Dataset, fingerprints
+from dpjax.data import Dataset, Split, fingerprints
 from dpjax.train import mesh
 from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment, RunConfig
@@ -199,9 +199,8 @@ def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
     """Traces a step and takes none: what is wrong with it is found before there is a folder."""
     weights = starting_weights(program.plan.experiment, program.network)
     state = jax.eval_shape(program.init, root_key(0), weights)
-    train = examples_of(dataset.train)
-    if isinstance(train, Examples):
-        jax.eval_shape(program.step, state, train)
+    if isinstance(dataset.train, Split):
+        jax.eval_shape(program.step, state, examples_of(dataset.train))
     layout = Layout.of(run)
     if layout.mesh is not None:
         layout.shardings(state)
@@ -246,8 +245,9 @@ def _watching(
 def _probe(runs: Sequence[Run], dataset: Dataset) -> Probe | None:
     if not runs[0].plan.experiment.run.diagnostics:
         return None
-    some = np.arange(min(PROBED, dataset.size))
-    return Probe(runs[0].program, gathered(examples_of(dataset.train), some))
+    some = np.arange(min(PROBED, dataset.size), dtype=np.int32)
+    rows = gathered(dataset.train, some)
+    return Probe(runs[0].program, Examples(rows.x, rows.y, some))
 
 
 def _resumed(

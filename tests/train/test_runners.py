@@ -99,7 +99,7 @@ def on_members(own):
     return DeviceRunner(own, TRAIN, TEST, STEPS, members=True)
 
 
-def on_host(own, train=TRAIN):
+def on_host(own, train=DATA.train):
     return HostRunner(own, train, TEST)
 
 
@@ -284,7 +284,7 @@ class TestHost:
         )
         mapped[:] = TRAIN.x
         own = PLAIN("dp_sgd")
-        runner = on_host(own, TRAIN._replace(x=mapped))
+        runner = on_host(own, DATA.train._replace(x=mapped))
         assert isinstance(runner._data.x, np.memmap)
         fed, _ = runner.advance(begun(own), STEPS)
         assert_close(fed, of_one_device("dp_sgd")[0])
