@@ -11,11 +11,11 @@ import numpy as np
 from dpjax.accounting import Ledger, Steps, privacy_statement
 from dpjax.accounting.missing_mass import NoEpsilonError
 from dpjax.accounting.statement import NOT_COUNTED
-from dpjax.data import HASHED_ROWS
+from dpjax.data import HASHED_ROWS, Dataset
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState, Released
 from dpjax.train import mesh
-from dpjax.train.checkpoint import Checkpoints, describe, difference
+from dpjax.train.checkpoint import CheckpointError, Checkpoints, describe, difference
 from dpjax.train.config import Experiment
 from dpjax.train.folder import (
     RunFolder,
@@ -28,9 +28,9 @@ from dpjax.train.folder import (
 )
 from dpjax.train.network import starting_weights
 from dpjax.train.plan import Plan
-from dpjax.train.step import Program, Scores, TrainState
+from dpjax.train.step import Program, Scores, TrainState, build_program
 
-__all__ = ["Run", "common_steps"]
+__all__ = ["Run", "resume_all"]
 
 _STEPS_KEPT = 10_000  # at most so many steps have a row in steps.csv
 
@@ -345,10 +345,88 @@ class Run:
         return replace(self, program=replace(self.program, plan=plan))
 
 
-def common_steps(folders: Sequence[RunFolder]) -> list[int]:
-    """Returns the steps at which every one of several runs has a checkpoint, newest first."""
-    found = [set(_checkpoints(folder, folder.identity()).steps()) for folder in folders]
-    return sorted(set.intersection(*found), reverse=True)
+def resume_all(
+    runs: Sequence[tuple[Program, RunFolder]],
+    dataset: Dataset,
+    marks: Mapping[str, str],
+    rekey: bool,
+    layout: mesh.Layout,
+) -> list[Run]:
+    """Resumes runs that were begun together; all of them are checked before any is changed.
+
+    Of several, each resumes from the newest step at which all have a sound checkpoint, if there is
+    one, and otherwise from its own newest one.
+
+    Args:
+        runs: what is asked for, and where it was begun.
+        dataset: the data.
+        marks: the fingerprints of the data.
+        rekey: whether a run may resume as another experiment, or in another environment, with new
+            keys.
+        layout: where the states are to lie.
+
+    Raises:
+        CheckpointError: no checkpoint is sound.
+        ValueError: another experiment, other data, other keys or another environment.
+    """
+    steps: list[int | None] = [None]
+    if len(runs) > 1:
+        found = [set(_checkpoints(each, each.identity()).steps()) for _, each in runs]
+        steps = [*sorted(set.intersection(*found), reverse=True), None]
+    refused: list[str] = []
+    for step in steps:
+        try:
+            old = [
+                _as_it_was(program, folder, dataset, marks, step, rekey, layout)
+                for program, folder in runs
+            ]
+        except CheckpointError as error:
+            refused.append(str(error))
+            continue
+        return [
+            replace(_changed(program, run), notes=(*refused, *run.notes))
+            for (program, _), run in zip(runs, old, strict=True)
+        ]
+    raise CheckpointError("; ".join(refused))
+
+
+def _as_it_was(
+    program: Program,
+    folder: RunFolder,
+    dataset: Dataset,
+    marks: Mapping[str, str],
+    step: int | None,
+    rekey: bool,
+    layout: mesh.Layout,
+) -> Run:
+    """Returns a run as its checkpoint has it; refuses another experiment unless it may change."""
+    stored, asked = folder.read_config(), program.plan.experiment
+    if stored.run.seed != asked.run.seed:
+        raise ValueError(
+            f"{folder.path}: run.seed = {asked.run.seed}: expected {stored.run.seed}, since a run "
+            "resumes with the keys that it has"
+        )
+    program = replace(program, varied=folder.identity().varied)
+    if not rekey or stored.identity == asked.identity:
+        run = Run.resume(program, folder, marks, step, layout)
+        if not rekey:
+            run.check_environment()
+        return run
+    old = Run.resume(build_program(stored, dataset, program.varied), folder, marks, step, layout)
+    old.check_successor(program)
+    return old
+
+
+def _changed(program: Program, old: Run) -> Run:
+    """Gives a run new keys if it resumes as another experiment, or in another environment."""
+    if mesh.is_primary():
+        old.folder.settle()
+    asked = program.plan.experiment.identity
+    same = old.plan.experiment.identity == asked and not old.moved
+    run = old if same else old.rekey(replace(program, varied=old.program.varied))
+    if mesh.is_primary():
+        run.folder.cut(int(old.state.step))
+    return run
 
 
 def _changes(old: Experiment, new: Experiment) -> str:

@@ -18,7 +18,6 @@ from dpjax import _checks
 from dpjax.accounting import Ledger
 from dpjax.data import Dataset, Split, fingerprints
 from dpjax.train import mesh
-from dpjax.train.checkpoint import CheckpointError
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.diagnostics import PROBED, Probe
 from dpjax.train.feed import DeviceRunner, Runner, build_runner, examples_of, gathered, stacked
@@ -27,7 +26,7 @@ from dpjax.train.mesh import Layout, device_memory
 from dpjax.train.network import starting_weights, with_frozen_states
 from dpjax.train.plan import Plan
 from dpjax.train.progress import Evaluation, Progress, TensorBoard
-from dpjax.train.run import Run, common_steps
+from dpjax.train.run import Run, resume_all
 from dpjax.train.step import VARIABLE, Examples, Program, TrainState, build_program, released_of
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _entered(
         for (program, _), place, is_known in zip(members, folders, known, strict=True)
         if is_known
     ]
-    resumed = iter(_resumed(begun, dataset, marks, rekey, layout))
+    resumed = iter(resume_all(begun, dataset, marks, rekey, layout))
     return [
         next(resumed)
         if is_known
@@ -248,77 +247,6 @@ def _probe(runs: Sequence[Run], dataset: Dataset) -> Probe | None:
     some = np.arange(min(PROBED, dataset.size), dtype=np.int32)
     rows = gathered(dataset.train, some)
     return Probe(runs[0].program, Examples(rows.x, rows.y, some))
-
-
-def _resumed(
-    runs: Sequence[tuple[Program, RunFolder]],
-    dataset: Dataset,
-    marks: Mapping[str, str],
-    rekey: bool,
-    layout: Layout,
-) -> list[Run]:
-    """Resumes runs that were begun; all of them are checked before any is changed.
-
-    Of several, each resumes from the newest step at which all have a sound checkpoint, if there is
-    one, and otherwise from its own newest one.
-    """
-    steps: list[int | None] = [None]
-    if len(runs) > 1:
-        steps = [*common_steps([folder for _, folder in runs]), None]
-    refused: list[str] = []
-    for step in steps:
-        try:
-            old = [
-                _as_it_was(program, folder, dataset, marks, step, rekey, layout)
-                for program, folder in runs
-            ]
-        except CheckpointError as error:
-            refused.append(str(error))
-            continue
-        return [
-            replace(_changed(program, run), notes=(*refused, *run.notes))
-            for (program, _), run in zip(runs, old, strict=True)
-        ]
-    raise CheckpointError("; ".join(refused))
-
-
-def _as_it_was(
-    program: Program,
-    folder: RunFolder,
-    dataset: Dataset,
-    marks: Mapping[str, str],
-    step: int | None,
-    rekey: bool,
-    layout: Layout,
-) -> Run:
-    """Returns a run as its checkpoint has it; refuses another experiment unless it may change."""
-    stored, asked = folder.read_config(), program.plan.experiment
-    if stored.run.seed != asked.run.seed:
-        raise ValueError(
-            f"{folder.path}: run.seed = {asked.run.seed}: expected {stored.run.seed}, since a run "
-            "resumes with the keys that it has"
-        )
-    program = replace(program, varied=folder.identity().varied)
-    if not rekey or stored.identity == asked.identity:
-        run = Run.resume(program, folder, marks, step, layout)
-        if not rekey:
-            run.check_environment()
-        return run
-    old = Run.resume(build_program(stored, dataset, program.varied), folder, marks, step, layout)
-    old.check_successor(program)
-    return old
-
-
-def _changed(program: Program, old: Run) -> Run:
-    """Gives a run new keys if it resumes as another experiment, or in another environment."""
-    if mesh.is_primary():
-        old.folder.settle()
-    asked = program.plan.experiment.identity
-    same = old.plan.experiment.identity == asked and not old.moved
-    run = old if same else old.rekey(replace(program, varied=old.program.varied))
-    if mesh.is_primary():
-        run.folder.cut(int(old.state.step))
-    return run
 
 
 def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
