@@ -128,7 +128,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the content of the manifest, or raises `Refused`; does not check the files."""
     path = folder / MANIFEST
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise Refused(f"file {MANIFEST} is no plain file")
+        raise Refused(f"file {MANIFEST} is not a plain file")
     text = path.read_bytes()
     body = text.partition(b"\n")[0]
     if text != _signed(body):
@@ -152,7 +152,7 @@ def check_files(folder: Path, files: Mapping[str, Any]) -> None:
     present = [name for name in _files(folder) if name != MANIFEST]
     for name in sorted({*files, *present}):
         if name not in files:
-            raise Refused(f"file {name} is a stranger's: the manifest does not know it")
+            raise Refused(f"file {name} is not in the manifest")
         if name not in present:
             raise Refused(f"file {name} is missing")
         size = (folder / name).stat().st_size

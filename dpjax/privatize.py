@@ -255,7 +255,7 @@ def _all_trainable(params: chex.ArrayTree) -> chex.ArrayTree:
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         if path not in kept:
             raise TypeError(
-                f"params{jax.tree_util.keystr(path)} is no array of floating-point numbers: "
+                f"params{jax.tree_util.keystr(path)} is not an array of floats: "
                 "expected tx.init(dpjax.gradients.trainable(params)), as with equinox.filter"
             )
     return own

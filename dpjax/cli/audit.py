@@ -57,7 +57,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "--noise",
         type=float,
         metavar="F",
-        help="run with so many times the noise that is claimed: 0.5 must be found out",
+        help="multiply the noise by X without changing the claim: 0.5 must be refuted",
     )
     how = parser.add_argument_group("how")
     how.add_argument("--attack", choices=ATTACKS, help="one attack only; without it, all")
@@ -153,7 +153,7 @@ COMMAND = Command(
     _run,
     (
         "dpjax audit --method dp_sgd",
-        "dpjax audit --method dc_sgd_e --noise 0.5     # half the noise: found out",
+        "dpjax audit --method dc_sgd_e --noise 0.5     # half the noise: refuted",
         "dpjax audit --all --quick",
     ),
 )

@@ -101,7 +101,7 @@ def _add_fetch_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="seconds without an answer before it is given up; 30",
+        help="seconds to wait for an answer; 30",
     )
     _add_flags(parser)
 
@@ -134,7 +134,7 @@ GROUP = Group(
             Command(_add_check_flags, _run_check),
         ),
         "fetch": (
-            "download what is missing; goes on where it broke off",
+            "download what is missing; continues interrupted downloads",
             Command(_add_fetch_flags, _run_fetch),
         ),
     },

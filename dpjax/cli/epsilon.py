@@ -17,7 +17,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=argparse.SUPPRESS,
         metavar="K",
-        help="so many runs are published: print the cost of each, and of all",
+        help="the number of runs published: print the cost of each, and of all",
     )
 
 

@@ -40,7 +40,7 @@ def add_experiment_flags(
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="change a value, as in train.batch_size=128; 'none' takes it away; repeatable",
+        help="change a value, as in train.batch_size=128; 'none' removes it; repeatable",
     )
     what.add_argument(
         "--import",

@@ -64,7 +64,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, str, str]]:
                 yield integer_field(path, reader.line_num, row[0]), row[1], row[2]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(
-                f"{path}: no csv text below line {reader.line_num} ({error})"
+                f"{path}: not valid csv after line {reader.line_num} ({error})"
             ) from error
 
 

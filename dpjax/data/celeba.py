@@ -51,7 +51,7 @@ def _parts(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in text_lines(path):
         fields = line.split()
         if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
-            raise ValueError(f"{path}: line {number} is no image with its part, 0, 1 or 2")
+            raise ValueError(f"{path}: line {number} is not an image and its part, 0, 1 or 2")
         yield _image_name(path, number, fields[0]), fields[1]
 
 
@@ -75,7 +75,7 @@ def _labels(path: Path, attribute: str | None) -> Iterator[tuple[str, int | list
         own = [fields[column] for column in columns if column < len(fields)]
         if len(fields) != len(names) + 1 or not set(own) <= {"-1", "1"}:
             raise ValueError(
-                f"{path}: line {number} is no image with {len(names)} attributes, -1 or 1"
+                f"{path}: line {number} is not an image and {len(names)} attributes, -1 or 1"
             )
         values = [int(value == "1") for value in own]
         yield _image_name(path, number, fields[0]), values if attribute is None else values[0]

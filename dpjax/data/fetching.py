@@ -73,7 +73,7 @@ def _is_missing(entry: File | Folder, folder: Path) -> bool:
     found = status(entry, folder)
     if not found.good and not found.missing:
         raise ValueError(
-            f"{found.path}: {found.state} ({found.detail}); move it away to fetch it anew"
+            f"{found.path}: {found.state} ({found.detail}); move it away to fetch it again"
         )
     return found.missing
 

@@ -54,7 +54,7 @@ def _decoded(path: Path, height: int, width: int, crop: bool) -> np.ndarray:
             rgb = image.convert("RGB")
             resized = rgb.resize((width, height), Image.Resampling.BILINEAR, box)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: no readable JPEG image ({error})") from error
+        raise ValueError(f"{path}: not a readable JPEG image ({error})") from error
     return np.asarray(resized)
 
 

@@ -83,7 +83,7 @@ def _what_to_put_where(
     if not source.addresses:
         return f"{sentence} ({source.notes})"
     flag = "" if directory is None else f" --data-dir {os.fspath(directory)}"
-    return f"{sentence}, or run `dpjax data fetch {source.name}{flag}`, which brings it"
+    return f"{sentence}, or run `dpjax data fetch {source.name}{flag}`, which downloads it"
 
 
 def _check_counts(source: Source, dataset: Dataset, folder: Path) -> None:

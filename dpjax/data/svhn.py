@@ -44,7 +44,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
         found = loadmat(path, variable_names=("X", "y"))
     except Exception as error:  # for a damaged file, scipy raises errors of a dozen types
         raise ValueError(
-            f"{path}: no readable MATLAB 5 file ({' '.join(str(error).split())})"
+            f"{path}: not a readable MATLAB 5 file ({' '.join(str(error).split())})"
         ) from error
     missing = [name for name in ("X", "y") if not isinstance(found.get(name), np.ndarray)]
     if missing:

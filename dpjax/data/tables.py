@@ -17,7 +17,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line.rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: no UTF-8 text ({error.reason})") from error
+            raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from error
 
 
 def tsv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

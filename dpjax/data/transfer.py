@@ -61,7 +61,7 @@ def transfer(
             raise OSError(_broken(url, part, f"no answer within {timeout:g} s")) from error
         raise OSError(f"{url}: cannot be reached ({error.reason})") from error
     except (http.client.HTTPException, ConnectionError) as error:
-        raise OSError(_broken(url, part, f"broke off ({error})")) from error
+        raise OSError(_broken(url, part, f"interrupted ({error})")) from error
 
 
 def _receive(
@@ -88,7 +88,7 @@ def _receive(
             if progress is not None:
                 progress(urlsplit(url).path.rpartition("/")[2], done, size)
     if size is not None and done < size:
-        raise OSError(_broken(url, part, f"broke off after {done} of {size} bytes"))
+        raise OSError(_broken(url, part, f"interrupted after {done} of {size} bytes"))
 
 
 def _first_byte(response: http.client.HTTPResponse) -> int | None:
@@ -98,5 +98,5 @@ def _first_byte(response: http.client.HTTPResponse) -> int | None:
 
 def _broken(url: str, part: Path, why: str) -> str:
     kept = part.stat().st_size if part.exists() else 0
-    again = "; the same command goes on from there" if kept else ""
+    again = "; the same command continues from there" if kept else ""
     return f"{url}: {why}{again}"

@@ -57,7 +57,7 @@ def unpack(archive: Path, inside: str, wanted: Callable[[str], bool], into: Path
 def _write(archive: Path, member: _Member, target: Path) -> None:
     source = member.open() if member.regular else None
     if source is None:
-        raise ValueError(f"{archive}: {member.name!r} is no ordinary file, refused")
+        raise ValueError(f"{archive}: {member.name!r} is not a plain file, refused")
     target.parent.mkdir(parents=True, exist_ok=True)
     with source, target.open("wb") as file:
         shutil.copyfileobj(source, file)

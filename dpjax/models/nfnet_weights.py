@@ -71,7 +71,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Returns what a pickle names if arrays need it, and raises otherwise."""
         if (module, name) not in _ARRAY_CLASSES:
-            raise pickle.UnpicklingError(f"{module}.{name} is no array or dictionary")
+            raise pickle.UnpicklingError(f"{module}.{name} is not an array or dictionary")
         return super().find_class(module, name)
 
 

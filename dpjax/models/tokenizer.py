@@ -128,7 +128,7 @@ class Tokenizer:
         if _checks.integer("length", length, at_least=1) <= special:
             raise ValueError(f"length = {length}: expected more than the {special} special tokens")
         if pairs is not None and len(pairs) != len(texts):
-            raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs: expected as many")
+            raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs: expected equal numbers")
         given = texts if pairs is None else zip(texts, pairs, strict=True)
         self._engine.enable_truncation(length, strategy="longest_first")
         out = np.full((len(texts), length), self.padding, np.int32)

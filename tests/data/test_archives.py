@@ -77,7 +77,7 @@ def test_hostile_archives_are_refused(monkeypatch, home, tmp_path, cifar, make, 
 
 def test_links_in_place_of_files_are_refused(monkeypatch, home, cifar):
     link = ("cifar-100-binary/train.bin", "/etc/passwd")
-    with pytest.raises(ValueError, match=r"train\.bin' is no ordinary file, refused"):
+    with pytest.raises(ValueError, match=r"train\.bin' is not a plain file, refused"):
         fetch_archive(monkeypatch, home, tar(link, cifar[1]))
 
 

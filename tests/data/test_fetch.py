@@ -49,10 +49,10 @@ def test_only_what_is_missing_is_fetched(mnist, home):
 def test_a_transfer_that_broke_off_goes_on_from_there(mnist, home):
     mnist.breaks_after = 1000
     size = len(mnist.files[FIRST])
-    with pytest.raises(OSError, match=f"broke off after 1000 of {size} bytes; the same command"):
+    with pytest.raises(OSError, match=f"interrupted after 1000 of {size} bytes; the same command"):
         data.fetch("mnist", home, mnist.address)
     assert names(home / "mnist") == [f"{FIRST}.part"]
-    with pytest.raises(OSError, match=f"broke off after 2000 of {size} bytes"):
+    with pytest.raises(OSError, match=f"interrupted after 2000 of {size} bytes"):
         data.fetch("mnist", home, mnist.address)
     mnist.breaks_after = None
     data.fetch("mnist", home, mnist.address)
@@ -63,7 +63,7 @@ def test_a_transfer_that_broke_off_goes_on_from_there(mnist, home):
 
 def test_a_server_without_ranges_sends_everything_again(mnist, home):
     mnist.breaks_after = 1000
-    with pytest.raises(OSError, match="broke off"):
+    with pytest.raises(OSError, match="interrupted"):
         data.fetch("mnist", home, mnist.address)
     mnist.breaks_after, mnist.ranges = None, False
     data.fetch("mnist", home, mnist.address)
@@ -73,7 +73,7 @@ def test_a_server_without_ranges_sends_everything_again(mnist, home):
 
 def test_a_server_that_sends_another_part_is_refused(mnist, home):
     mnist.breaks_after = 1000
-    with pytest.raises(OSError, match="broke off"):
+    with pytest.raises(OSError, match="interrupted"):
         data.fetch("mnist", home, mnist.address)
     mnist.shifted = 3
     with pytest.raises(OSError, match="sends another part than byte 1000"):

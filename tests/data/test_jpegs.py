@@ -111,9 +111,9 @@ def test_damaged_jpegs(pillow, tmp_path):
     Image.fromarray(smooth(8, 8)).save(tmp_path / "x.png")
     for content in (b"", whole[: len(whole) // 2], b"GIF89a", (tmp_path / "x.png").read_bytes()):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"x\.jpg: no readable JPEG image"):
+        with pytest.raises(ValueError, match=r"x\.jpg: not a readable JPEG image"):
             jpeg_images([path], 8, 8)
-    with pytest.raises(ValueError, match=r"gone\.jpg: no readable JPEG image"):
+    with pytest.raises(ValueError, match=r"gone\.jpg: not a readable JPEG image"):
         jpeg_images([tmp_path / "gone.jpg"], 8, 8)
 
 
@@ -179,15 +179,15 @@ def test_celeba_with_all_labels_at_once(monkeypatch, pillow, tmp_path):
 @pytest.mark.parametrize(
     ("lists", "said"),
     [
-        ({"parts": "000001.jpg 3\n"}, "line 1 is no image with its part"),
+        ({"parts": "000001.jpg 3\n"}, "line 1 is not an image and its part"),
         ({"parts": "../../etc/passwd 0\n"}, "line 1 names '../../etc/passwd', expected six digits"),
         ({"parts": "000001.jpg 0\n"}, "expected the same images as in"),
         ({"attributes": "6\nBald\n"}, "line 2 does not name the attribute Male"),
         (
             {"attributes": "6\nMale\n000001.jpg 0\n"},
-            "line 3 is no image with 1 attributes, -1 or 1",
+            "line 3 is not an image and 1 attributes, -1 or 1",
         ),
-        ({"attributes": "6\nMale\n000001.jpg 1 1\n"}, "line 3 is no image with 1 attributes"),
+        ({"attributes": "6\nMale\n000001.jpg 1 1\n"}, "line 3 is not an image and 1 attributes"),
     ],
 )
 def test_damaged_celeba_lists(monkeypatch, pillow, tmp_path, lists, said):

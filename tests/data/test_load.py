@@ -45,7 +45,7 @@ def test_a_missing_file_says_what_to_put_where(mnist, home):
     assert isinstance(error, FileNotFoundError)
     assert str(error) == (
         f"MNIST: {FIRST} (or train-images-idx3-ubyte) is missing; put what is missing into "
-        f"{home}/mnist, or run `dpjax data fetch mnist --data-dir {home}`, which brings it"
+        f"{home}/mnist, or run `dpjax data fetch mnist --data-dir {home}`, which downloads it"
     )
 
 
@@ -108,7 +108,7 @@ def test_the_directory_is_the_argument_the_variable_or_the_cache(monkeypatch, mn
 
 def test_without_a_directory_no_flag_is_suggested(monkeypatch, home):
     monkeypatch.setenv("DPJAX_DATA", str(home))
-    assert str(said("svhn")).endswith("or run `dpjax data fetch svhn`, which brings it")
+    assert str(said("svhn")).endswith("or run `dpjax data fetch svhn`, which downloads it")
 
 
 def test_digits_are_the_public_ones_in_their_public_order():

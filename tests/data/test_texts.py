@@ -78,9 +78,9 @@ def test_ag_news_subset_has_descriptions_alone(monkeypatch, tmp_path):
         ('"1","a","b"\n"5","a","b"\n', "label 5 of example 1 is out of range, expected 1 to 4"),
         ('"one","a","b"\n', "line 1 has the label 'one', expected an integer"),
         ('"-1","a","b"\n', "line 1 has the label '-1'"),
-        ('"1","a","b', "no csv text below line 1"),
-        ('"1","a","b"x\n', "no csv text below line 1"),
-        ('"1","a","' + "b" * 200_000 + '"\n', "no csv text below line"),
+        ('"1","a","b', "not valid csv after line 1"),
+        ('"1","a","b"x\n', "not valid csv after line 1"),
+        ('"1","a","' + "b" * 200_000 + '"\n', "not valid csv after line"),
     ],
 )
 def test_damaged_ag_news(monkeypatch, tmp_path, text, said):
@@ -96,7 +96,7 @@ def test_texts_that_are_no_utf_8(monkeypatch, tmp_path):
         write(tmp_path / folder / "train.csv", '"2","Title","Text"\n')
         write(tmp_path / folder / "train.tsv", "sentence\tlabel\ngood\t1\n")
         (tmp_path / folder / file).write_bytes(b'sentence\tlabel\n\xff\xfe\t1\n"')
-        with pytest.raises(ValueError, match=rf"{file}: no (csv|UTF-8) text"):
+        with pytest.raises(ValueError, match=rf"{file}: not (valid csv|UTF-8 text)"):
             load(monkeypatch, tmp_path, name, folder, 1, 1)
 
 

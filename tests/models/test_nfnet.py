@@ -167,7 +167,7 @@ def test_other_files_are_refused(tmp_path, content, message):
 def test_a_pickle_that_runs_code_is_refused_before_it_runs(tmp_path):
     path, made = tmp_path / "F0_haiku.npz", tmp_path / "made"
     path.write_bytes(pickle.dumps({"NFNet/~/linear": Hostile(made)}))
-    with pytest.raises(ValueError, match="is no array or dictionary"):
+    with pytest.raises(ValueError, match="is not an array or dictionary"):
         read_nfnet(path)
     assert not made.exists()
     pickle.loads(path.read_bytes())  # it would have run

@@ -64,7 +64,7 @@ def test_bad_values(tmp_path):
     tokenizer = Tokenizer.from_directory(GOLDEN / "word_pieces", "bert")
     with pytest.raises(ValueError, match="length = 3: expected more than the 3 special tokens"):
         tokenizer.rows(["a"], ["b"], length=3)
-    with pytest.raises(ValueError, match="1 texts, 2 pairs: expected as many"):
+    with pytest.raises(ValueError, match="1 texts, 2 pairs: expected equal numbers"):
         tokenizer.rows(["a"], ["b", "c"], length=8)
 
 

@@ -256,12 +256,12 @@ def test_bytes_all_over_the_manifest_are_covered(three):
     assert _files.read_manifest(path.parent)["meta"] == {"step": 30}
 
 
-def test_a_strangers_file_is_refused(three):
+def test_a_file_of_another_run_is_refused(three):
     (newest(three) / "default" / "notes.txt").write_text("hello")
     restored = Checkpoints(three, "run").restore(LIKE)
     assert restored is not None
     assert restored.step == 20
-    assert "default/notes.txt is a stranger's" in restored.refused[0]
+    assert "default/notes.txt is not in the manifest" in restored.refused[0]
 
 
 def test_fall_back_goes_on_and_all_reasons_are_given(three):

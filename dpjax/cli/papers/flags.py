@@ -38,7 +38,7 @@ def add_data_flag(parser: argparse.ArgumentParser) -> None:
 def add_workers_flag(parser: argparse.ArgumentParser) -> None:
     """Adds the flag for the number of parallel runs."""
     parser.add_argument(
-        "--workers", type=int, metavar="K", help="runs at once; as many as there are cores"
+        "--workers", type=int, metavar="K", help="parallel runs; one per core without it"
     )
 
 
