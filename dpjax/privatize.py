@@ -342,12 +342,12 @@ def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: object) ->
     """Refuses a batch that the sampling did not draw."""
     if sampling is None or total.sampling == sampling:
         return
-    what = "a batch by hand" if total.sampling is None else f"a batch drawn by {total.sampling!r}"
+    what = "a hand-fed batch" if total.sampling is None else f"a batch drawn by {total.sampling!r}"
     if not isinstance(given, PerExampleGrads | ClippedSum):
         what = "a plain pytree"
     raise ValueError(
-        f"grads is of {what}: expected one that {sampling!r} drew, as in grads_of(params, data, "
-        "sampling.draw(key, step)); for batches drawn otherwise give privatize their expected size"
+        f"grads comes from {what}: expected a batch that {sampling!r} drew, as in grads_of(params, "
+        "data, sampling.draw(key, step)); for other batches give privatize their expected size"
     )
 
 

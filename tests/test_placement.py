@@ -122,7 +122,7 @@ class TestDrawnBatches:
     @pytest.mark.parametrize(
         ("make", "what"),
         [
-            (lambda: GRADS_OF(PARAMS, DATA), "a batch by hand"),
+            (lambda: GRADS_OF(PARAMS, DATA), "a hand-fed batch"),
             (lambda: {"w": DATA, "b": DATA[:, 0]}, "a plain pytree"),
             (
                 lambda: GRADS_OF(
@@ -139,13 +139,15 @@ class TestDrawnBatches:
         ],
     )
     def test_a_batch_that_it_did_not_draw_is_refused(self, make, what):
-        with pytest.raises(ValueError, match=f"grads is of {what}.*: expected one that Poisson"):
+        with pytest.raises(
+            ValueError, match=f"grads comes from {what}.*: expected a batch that Poisson"
+        ):
             self.update(make())
 
     def test_a_sum_of_a_batch_by_hand_is_refused(self):
         state = dpjax.privatize(MECHANISM, self.sampling, KEY).init(PARAMS)
         part = dpjax.clipped_sum(MECHANISM, GRADS_OF(PARAMS, DATA), state)
-        with pytest.raises(ValueError, match="grads is of a batch by hand"):
+        with pytest.raises(ValueError, match="grads comes from a hand-fed batch"):
             self.update(part)
         drawn = dpjax.clipped_sum(
             MECHANISM, GRADS_OF(PARAMS, DATA, self.sampling.draw(KEY, 0)), state

@@ -148,7 +148,7 @@ def _privacy(comparison: Comparison) -> Iterator[str]:
     for first, *others in alike.values():
         yield first
         if others:
-            yield "The statement of each other method is the same, but for what was released:"
+            yield "The statements of the other methods are the same, except for what was released:"
             yield "\n".join(f"- {line}" for text in others for line in _NUMBERED.findall(text))
 
 

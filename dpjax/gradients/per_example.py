@@ -231,7 +231,7 @@ def _rows(
         return packed_rows(batch, drawn, chunk, sharding)
     raise TypeError(
         f"drawn = {type(drawn).__name__}: expected what sampling.draw returned, or mask= for a "
-        "batch by hand"
+        "hand-fed batch"
     )
 
 

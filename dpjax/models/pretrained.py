@@ -336,7 +336,7 @@ def _weight_files(directory: Path) -> tuple[Path, list[Path]]:
         files = [directory / name for name in names]
         for file in files:
             if file.parent != directory:
-                raise ValueError(f"{index}: names {file.name!r}: expected a file beside it")
+                raise ValueError(f"{index}: names {file.name!r}: expected a file next to it")
             if not file.is_file():
                 raise FileNotFoundError(f"{file}: missing; {_INDEX} names it")
         return index, files
