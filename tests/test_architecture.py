@@ -148,7 +148,11 @@ def test_every_package_and_config_is_shipped():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]
     here = {path.parent for path in PACKAGE.rglob("__init__.py")}
     names = {".".join(path.relative_to(PACKAGE.parent).parts) for path in here}
-    assert sorted(project["packages"]) == sorted({*names, "dpjax.configs"})
+    rooms = {
+        f"dpjax.configs.{file.parent.name}" for file in PACKAGE.parent.glob("configs/*/*.toml")
+    }
+    assert sorted(project["packages"]) == sorted({*names, "dpjax.configs", *rooms})
+    assert rooms <= set(project["package-data"])
     shipped = {path.name for path in resources.files("dpjax.configs").glob("*/*.toml")}
     assert shipped == {path.name for path in (PACKAGE.parent / "configs").rglob("*.toml")}
 
