@@ -21,16 +21,16 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: Mapping[str, str] = {
     "train": "train a network with differential privacy",
     "compare": "train several methods at one budget: a table, a picture and a report",
-    "report": "one page of HTML for people: accuracy, privacy in words, ledger, configuration",
-    "export": "write what may be published of a run: model, experiment, privacy statement",
+    "report": "one HTML page about runs: accuracy, privacy in words, ledger, configuration",
+    "export": "write the publishable parts of a run: model, experiment, privacy statement",
     "predict": "classify or continue texts with an exported language network",
-    "data": "data sets: which there are, whether their files are right, how to get them",
+    "data": "list data sets, check their files, download them",
     "epsilon": "the epsilon of a method under a sampler",
     "calibrate": "the noise multiplier that a budget allows",
-    "tune-cost": "what tuning costs, by the way it is paid for",
+    "tune-cost": "what tuning costs, by how it is accounted",
     "plot": "figures",
-    "papers": "the papers' tables, run again and set beside the printed numbers",
-    "audit": "lower bounds on epsilon from attacks, beside the epsilon that is claimed",
+    "papers": "rerun the papers' tables and compare them with the printed numbers",
+    "audit": "lower bounds on epsilon from attacks, compared with the claimed epsilon",
     "bench": "what a private step costs on this machine, engine by engine",
 }
 """What each command does. Its module, of the same name, is imported when it is called."""
@@ -92,7 +92,7 @@ def _parser(arguments: Sequence[str]) -> Parser:
     parser = Parser(
         prog="dpjax",
         description="Differentially private training, and what it costs.",
-        epilog="`dpjax COMMAND --help` says more of each.",
+        epilog="`dpjax COMMAND --help` describes each command.",
     )
     parser.add_argument("--version", action="version", version=f"dpjax {dpjax.__version__}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)

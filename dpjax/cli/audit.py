@@ -51,20 +51,20 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "--noise-multiplier",
         type=float,
         metavar="X",
-        help="sigma of the step that is claimed for; 1",
+        help="sigma of the audited step; 1",
     )
     what.add_argument(
         "--noise",
         type=float,
         metavar="F",
-        help="multiply the noise by X without changing the claim: 0.5 must be refuted",
+        help="multiply the noise by F without changing the claim: 0.5 must be refuted",
     )
     how = parser.add_argument_group("how")
     how.add_argument("--attack", choices=ATTACKS, help="one attack only; without it, all")
-    how.add_argument("--quick", action="store_true", help="fewer draws, and minutes")
-    how.add_argument("--draws", type=int, metavar="N", help="releases drawn of each world")
-    how.add_argument("--confidence", type=float, metavar="P", help="of all; 0.99")
-    how.add_argument("--delta", type=float, metavar="X", help="of a step; 0.001")
+    how.add_argument("--quick", action="store_true", help="fewer draws; takes minutes")
+    how.add_argument("--draws", type=int, metavar="N", help="releases drawn in each world")
+    how.add_argument("--confidence", type=float, metavar="P", help="of all bounds together; 0.99")
+    how.add_argument("--delta", type=float, metavar="X", help="delta of the audited step; 0.001")
     how.add_argument("--seed", type=int, metavar="S", help="to reproduce an audit")
     parser.set_defaults(**_DEFAULTS)
     out = parser.add_argument_group("output")

@@ -128,7 +128,7 @@ def _folder(source: data.Source, data_dir: str | None) -> Path:
 
 GROUP = Group(
     {
-        "list": ("the data sets, and which are there", Command(_add_flags, _run_list)),
+        "list": ("the data sets, and which are present", Command(_add_flags, _run_list)),
         "check": (
             "compare files with their published checksums",
             Command(_add_check_flags, _run_check),

@@ -64,13 +64,13 @@ def add_experiment_flags(
         "--seed",
         type=int,
         metavar="S",
-        help="fix the noise, to reproduce a run, which then must not be published",
+        help="fix the noise, to reproduce a run; such a run must not be published",
     )
     run.add_argument(
         "--seeds",
         type=int,
         metavar="K",
-        help="runs to train side by side, each with its own noise; without it the file's number, "
+        help="runs to train together, each with its own noise; without it the file's number, "
         f"or {seeds}",
     )
     run.add_argument(

@@ -26,7 +26,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="imports",
         metavar="MODULE",
-        help="as the run was trained with",
+        help="the same as for training",
     )
 
 

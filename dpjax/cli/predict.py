@@ -17,7 +17,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pair", metavar="TEXT", help="a second text, for tasks with pairs")
     parser.add_argument("--length", type=int, default=128, help="tokens of a text")
     parser.add_argument("--new-tokens", type=int, default=40, help="of a language model")
-    parser.add_argument("--beams", type=int, default=5, help="of a language model's search")
+    parser.add_argument(
+        "--beams", type=int, default=5, help="the beams of a language model's search"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -53,18 +53,24 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--distributed",
         action="store_true",
-        help="be one of several processes of one run; the same command on each, --out shared",
+        help="join several processes into one run; same command on each, shared --out",
     )
     several.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
-        help="process 0; without it JAX_COORDINATOR_ADDRESS, or what JAX finds of a cluster",
+        help="process 0; without it JAX_COORDINATOR_ADDRESS, or JAX's cluster detection",
     )
     several.add_argument(
-        "--processes", type=int, metavar="N", help="how many; without it JAX_NUM_PROCESSES"
+        "--processes",
+        type=int,
+        metavar="N",
+        help="the number of processes; without it JAX_NUM_PROCESSES",
     )
     several.add_argument(
-        "--process-id", type=int, metavar="I", help="which one; without it JAX_PROCESS_ID"
+        "--process-id",
+        type=int,
+        metavar="I",
+        help="the number of this process; without it JAX_PROCESS_ID",
     )
 
 

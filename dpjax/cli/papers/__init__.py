@@ -24,11 +24,11 @@ GROUP = Group(
             run.RUN,
         ),
         "explain": (
-            "train with one suspected setting changed, where a cell does not come out as printed",
+            "train with one suspected setting changed, where a cell is not reproduced as printed",
             run.EXPLAIN,
         ),
         "report": (
-            "the stored runs beside the printed numbers: pages in Markdown and HTML, and a picture",
+            "compare stored runs with printed numbers: pages in Markdown and HTML, and a picture",
             report.COMMAND,
         ),
         "figure": (

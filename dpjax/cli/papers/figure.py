@@ -48,7 +48,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="train and measure first, where a figure needs more than runs; writes to the store",
+        help="train and measure first, for figures that need more than runs; writes to the store",
     )
     add_store_flag(parser)
 

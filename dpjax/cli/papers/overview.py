@@ -51,7 +51,9 @@ LIST = Command(
 
 
 def _add_config_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cell", metavar="CELL", help="as dc-sgd/IV/mnist/cnn/2/dp-sgd")
+    parser.add_argument(
+        "cell", metavar="CELL", help="a cell's name, such as dc-sgd/IV/mnist/cnn/2/dp-sgd"
+    )
     add_store_flag(parser)
 
 
