@@ -135,8 +135,43 @@ def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
     """
     known = isinstance(number, int | np.integer)
     low = jnp.uint32(int(number) % 2**32) if known else jnp.asarray(number).astype(jnp.uint32)
-    words = random_words(key, jnp.zeros_like(low), low)
-    return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
+    words = _block_in_a_loop(jax.random.key_data(key), low)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+@jax.jit
+def _block_in_a_loop(key: jax.Array, low: jax.Array) -> jax.Array:
+    """Returns the words of the block (0, low) as an array (2,), on the CPU by a loop.
+
+    XLA's CPU compiler repeats the arithmetic of a scalar wherever the scalar is used, which is
+    nearly everywhere in the case of a key; it does not repeat a loop.
+
+    Args:
+        key: the two words of a threefry key.
+        low: uint32, the second word of the block.
+    """
+
+    def looped(key: jax.Array, low: jax.Array) -> jax.Array:
+        keys = jnp.stack([key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)])
+        rotations = jnp.asarray([_ROTATIONS[i % 2] for i in range(5)], jnp.uint32)
+        turns = jnp.arange(1, 6, dtype=jnp.uint32)
+
+        def turn(words: Words, given: Words) -> tuple[Words, None]:
+            a, b = words
+            number, rotation = given
+            for r in rotation:
+                a = a + b
+                b = a ^ ((b << r) | (b >> (jnp.uint32(32) - r)))
+            return (a + keys[number % 3], b + keys[(number + 1) % 3] + number), None
+
+        words, _ = jax.lax.scan(turn, (keys[0], low + keys[1]), (turns, rotations))
+        return jnp.stack(words)
+
+    def unrolled(key: jax.Array, low: jax.Array) -> jax.Array:
+        typed = jax.random.wrap_key_data(key, impl="threefry2x32")
+        return jnp.stack(random_words(typed, jnp.zeros_like(low), low))
+
+    return jax.lax.platform_dependent(key, low, cpu=looped, default=unrolled)
 
 
 def stream(key: jax.Array, name: str) -> jax.Array:
