@@ -24,8 +24,10 @@ def page(rows: Rows) -> str:
         "# MiniLM, fine-tuned privately",
         "",
         "Accuracy on the dev set in percent: the mean over seeds (lowest to highest, number of",
-        "seeds). Texts are classified from the mean of their tokens' states. `python",
-        "scripts/minilm.py` makes minilm.csv, and `scripts/minilm_page.py` writes this page.",
+        "seeds), or the result of the only seed. Delta is one over the number of training",
+        "examples. Texts are classified from the mean of their tokens' states. Every run, with its",
+        "seed, is a line of [minilm.csv](minilm.csv), which `python scripts/minilm.py --data-dir",
+        "DATA --cache-dir CACHE` writes; `python scripts/minilm_page.py` makes this page from it.",
     ]
     for task, title in TITLES.items():
         own = [row for row in rows if row["task"] == task]
@@ -56,12 +58,13 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def _settings(rows: Rows) -> list[str]:
-    heads = "| trained | parameters | expected batch | steps | Adam's rate |"
-    lines = [heads, "|---|---|---|---|---|"]
+    heads = "| trained | parameters | expected batch | steps | Adam's rate | CPU minutes a run |"
+    lines = [heads, "|---|---|---|---|---|---|"]
     for part in dict.fromkeys(row["part"] for row in rows):
-        row = next(row for row in rows if row["part"] == part)
+        own = [row for row in rows if row["part"] == part]
+        row, minutes = own[0], sum(int(row["cpu_seconds"]) for row in own) / len(own) / 60
         numbers = f"{int(row['trained']):,} | {row['batch']} | {row['steps']} | {row['rate']}"
-        lines.append(f"| {PARTS[part]} | {numbers} |")
+        lines.append(f"| {PARTS[part]} | {numbers} | {minutes:.1f} |")
     return lines
 
 
