@@ -227,6 +227,28 @@ def test_scale_of_the_statistic(name):
     assert (sigma_t**-2 + sigma_s**-2) ** -0.5 == pytest.approx(1.0, rel=0.02)
 
 
+def test_a_key_is_derived_once_however_often_it_is_used():
+    """XLA's CPU compiler copies a scalar's arithmetic to each use: 20 rounds for each row here."""
+
+    def used(key, rows):
+        own = jax.random.key_data(noise.fold(noise.stream(key, "sampling"), 7))
+        return [row[::-1] * own[0] + jnp.cumsum(row) * own[1] for row in rows]
+
+    rows = [jnp.ones(n, jnp.uint32) for n in range(10, 16)]
+    compiled = jax.jit(used).lower(jax.random.key(0), rows).compile()
+    assert compiled.as_text().count(" xor(") <= 40  # the rounds of two derivations
+
+
+@pytest.mark.parametrize("number", [0, 7, 2**32 - 1])
+def test_fold_is_jaxs_also_under_jit_and_vmap(number):
+    keys = jax.random.split(jax.random.key(3), 4)
+    expected = jax.random.key_data(jax.vmap(lambda key: jax.random.fold_in(key, number))(keys))
+    under_vmap = jax.vmap(lambda key: noise.fold(key, number))(keys)
+    under_jit = [jax.jit(noise.fold)(key, jnp.uint32(number)) for key in keys]
+    assert np.array_equal(jax.random.key_data(under_vmap), expected)
+    assert np.array_equal(np.stack([jax.random.key_data(key) for key in under_jit]), expected)
+
+
 def test_named_streams_differ():
     root = jax.random.key(0)
     names = ["noise/gradient", "noise/statistic", "sampling", "init", "dropout"]
