@@ -135,43 +135,40 @@ def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
     """
     known = isinstance(number, int | np.integer)
     low = jnp.uint32(int(number) % 2**32) if known else jnp.asarray(number).astype(jnp.uint32)
-    words = _block_in_a_loop(jax.random.key_data(key), low)
+    words = _derived(jax.random.key_data(key), low)
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
 @jax.jit
-def _block_in_a_loop(key: jax.Array, low: jax.Array) -> jax.Array:
-    """Returns the words of the block (0, low) as an array (2,), on the CPU by a loop.
+def _derived(key: jax.Array, number: jax.Array) -> jax.Array:
+    """Returns the words of the block (0, number), (2,).
 
-    XLA's CPU compiler repeats the arithmetic of a scalar wherever the scalar is used, which is
-    nearly everywhere in the case of a key; it does not repeat a loop.
+    XLA's CPU compiler repeats the arithmetic of a scalar wherever the scalar is used, and a key is
+    used nearly everywhere. It does not repeat a loop, so on a CPU the rounds are a loop.
 
     Args:
         key: the two words of a threefry key.
-        low: uint32, the second word of the block.
+        number: uint32.
     """
 
-    def looped(key: jax.Array, low: jax.Array) -> jax.Array:
+    def looped(key: jax.Array, number: jax.Array) -> jax.Array:
         keys = jnp.stack([key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)])
         rotations = jnp.asarray([_ROTATIONS[i % 2] for i in range(5)], jnp.uint32)
-        turns = jnp.arange(1, 6, dtype=jnp.uint32)
 
         def turn(words: Words, given: Words) -> tuple[Words, None]:
-            a, b = words
-            number, rotation = given
-            for r in rotation:
-                a = a + b
-                b = a ^ ((b << r) | (b >> (jnp.uint32(32) - r)))
-            return (a + keys[number % 3], b + keys[(number + 1) % 3] + number), None
+            i, four = given
+            a, b = _four_rounds(*words, four)
+            return (a + keys[i % 3], b + keys[(i + 1) % 3] + i), None
 
-        words, _ = jax.lax.scan(turn, (keys[0], low + keys[1]), (turns, rotations))
+        turns = jnp.arange(1, 6, dtype=jnp.uint32)
+        words, _ = jax.lax.scan(turn, (keys[0], number + keys[1]), (turns, rotations))
         return jnp.stack(words)
 
-    def unrolled(key: jax.Array, low: jax.Array) -> jax.Array:
+    def unrolled(key: jax.Array, number: jax.Array) -> jax.Array:
         typed = jax.random.wrap_key_data(key, impl="threefry2x32")
-        return jnp.stack(random_words(typed, jnp.zeros_like(low), low))
+        return jnp.stack(random_words(typed, jnp.zeros_like(number), number))
 
-    return jax.lax.platform_dependent(key, low, cpu=looped, default=unrolled)
+    return jax.lax.platform_dependent(key, number, cpu=looped, default=unrolled)
 
 
 def stream(key: jax.Array, name: str) -> jax.Array:
@@ -213,10 +210,15 @@ def random_words(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
     keys = (data[0], data[1], data[0] ^ data[1] ^ jnp.uint32(_PARITY))
     a, b = high + keys[0], low + keys[1]
     for i in range(5):
-        for rotation in _ROTATIONS[i % 2]:
-            a = a + b
-            b = a ^ ((b << jnp.uint32(rotation)) | (b >> jnp.uint32(32 - rotation)))
+        a, b = _four_rounds(a, b, np.asarray(_ROTATIONS[i % 2], np.uint32))
         a, b = a + keys[(i + 1) % 3], b + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+    return a, b
+
+
+def _four_rounds(a: jax.Array, b: jax.Array, rotations: jax.Array | np.ndarray) -> Words:
+    for rotation in rotations:
+        a = a + b
+        b = a ^ ((b << rotation) | (b >> (np.uint32(32) - rotation)))
     return a, b
 
 
