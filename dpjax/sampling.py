@@ -1,6 +1,7 @@
 """Samplings: records that draw batches and tell the accountant how they were drawn."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -19,6 +20,7 @@ from dpjax.spmd import leading_axes
 __all__ = ["Drawn", "FixedSize", "FullBatch", "Packed", "Poisson", "Sampling", "TruncatedPoisson"]
 
 _MOST_ROWS = 2**31 - 1  # row numbers are int32
+_PARTS = 4
 
 
 @partial(
@@ -503,16 +505,31 @@ def _tickets(key: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     return noise.random_words(key, jnp.uint32(1), rows.astype(jnp.uint32))
 
 
+def _by_row(fn: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+    """Returns ``fn(rows)``, for a function of single rows that draws their tickets."""
+
+    def in_parts(rows: jax.Array) -> jax.Array:
+        # Else XLA's CPU compiler draws the tickets again wherever `fn(rows)` is read.
+        parts = jnp.pad(rows, (0, -len(rows) % _PARTS)).reshape(_PARTS, -1)
+        return jax.lax.map(fn, parts).reshape(-1)[: len(rows)]
+
+    return jax.lax.platform_dependent(rows, cpu=in_parts, default=fn)
+
+
 def _below_rate(key: jax.Array, rows: jax.Array, rate: float) -> jax.Array:
     return _below_limit(key, rows, int(Fraction(rate) * 2**64))
 
 
 def _below_limit(key: jax.Array, rows: jax.Array, limit: int) -> jax.Array:
-    high, low = _tickets(key, rows)
-    if limit == 2**64:
-        return high >= 0
-    first, second = jnp.uint32(limit >> 32), jnp.uint32(limit & 0xFFFFFFFF)
-    return (high < first) | ((high == first) & (low < second))
+    first, second = jnp.uint32(limit >> 32 & 0xFFFFFFFF), jnp.uint32(limit & 0xFFFFFFFF)
+
+    def below(rows: jax.Array) -> jax.Array:
+        high, low = _tickets(key, rows)
+        if limit == 2**64:
+            return high >= 0
+        return (high < first) | ((high == first) & (low < second))
+
+    return _by_row(below, rows)
 
 
 def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
@@ -532,7 +549,8 @@ def _chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
         state: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         kept, tied, turn = state
-        tickets, _ = _tickets(noise.fold(choice, turn), rows)
+        own = noise.fold(choice, turn)
+        tickets = _by_row(lambda rows: _tickets(own, rows)[0], rows)
         last = _order_statistic(tickets, tied, size - _count(kept & ~tied))
         return kept & (~tied | (tickets <= last)), tied & (tickets == last), turn + 1
 

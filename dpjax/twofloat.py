@@ -88,11 +88,11 @@ def of_integer(limb: jax.Array, unit: chex.Numeric) -> TwoFloat:
 
 
 def weighted_row_sum(weights: jax.Array, rows: jax.Array, most: jax.Array) -> TwoFloat:
-    """Returns ``sum_i weights[i] rows[i]``, in float32 or wider.
+    """Returns ``sum_i weights[i] rows[i]`` over the weights other than 0, in float32 or wider.
 
     Args:
         weights: (k,).
-        rows: (k, ...), finite.
+        rows: (k, ...), finite where the weight is not 0; other rows may hold anything.
         most: at least the largest absolute value of a product; the error is at most 2^-46 of it per
             row.
 
@@ -104,7 +104,7 @@ def weighted_row_sum(weights: jax.Array, rows: jax.Array, most: jax.Array) -> Tw
     wide = accumulation_dtype(rows)
     columns = weights.astype(wide).reshape((-1,) + (1,) * (rows.ndim - 1))
     if wide != jnp.float32:
-        return row_sum(columns * rows.astype(wide))
+        return row_sum(_products(columns, rows.astype(wide)))
     scale = jnp.ldexp(jnp.float32(1), jnp.clip(jnp.frexp(most)[1], -100, 126))
     blocks, rest = divmod(rows.shape[0], _BLOCK)
     split = blocks * _BLOCK
@@ -120,6 +120,10 @@ def weighted_row_sum(weights: jax.Array, rows: jax.Array, most: jax.Array) -> Tw
     return TwoFloat(*_normalised(*_reduced(pair, axis=0)))
 
 
+def _products(columns: jax.Array, rows: jax.Array) -> jax.Array:
+    return jnp.where(columns == 0, 0, columns * rows)  # also if a row with weight 0 is not finite
+
+
 def _limb_sums(
     columns: jax.Array, rows: jax.Array, scale: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -132,7 +136,7 @@ def _limb_sums(
 
     def limbs(columns: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Divide by `scale` first, so that a product near the limits of float32 stays in range.
-        x = (columns * rows.astype(jnp.float32)) / scale * 2.0**23
+        x = _products(columns, rows.astype(jnp.float32)) / scale * 2.0**23
         a = jnp.round(x)
         return a.astype(jnp.int32), jnp.round((x - a) * 2.0**23).astype(jnp.int32)
 

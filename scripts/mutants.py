@@ -14,7 +14,6 @@ import ast
 import functools
 import importlib.util
 import os
-import queue
 import re
 import shutil
 import subprocess
@@ -31,8 +30,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutants.toml"
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 COPIED = ("dpjax", "tests", "configs", "scripts", "docs", "pyproject.toml", "README.md")
-# Compiled programs of the copies, kept between runs; one store for each worker.
-STORE = ROOT / ".pytest_cache" / "mutants"
 SECONDS = 900  # a mutant that hangs is an error
 
 # The package is also installed, so that the wrong one might be imported.
@@ -140,8 +137,8 @@ def chosen(mutants: Sequence[Mutant], names: Iterable[str]) -> list[Mutant]:
     return [by_name[name] for name in wanted]
 
 
-def copy_tree(source: Path, target: Path, store: Path) -> None:
-    """Copies what the tests need, with a guard and a link to the compiled programs."""
+def copy_tree(source: Path, target: Path) -> None:
+    """Copies what the tests need, with a guard."""
     skipped = shutil.ignore_patterns("work")
     for part in COPIED:
         if (source / part).is_dir():
@@ -149,8 +146,6 @@ def copy_tree(source: Path, target: Path, store: Path) -> None:
         else:
             shutil.copy2(source / part, target / part)
     (target / "guard.py").write_text(GUARD)
-    store.mkdir(parents=True, exist_ok=True)
-    (target / ".pytest_cache").symlink_to(store, target_is_directory=True)
 
 
 def run_tests(tree: Path, tests: Iterable[str], seconds: float | None = None) -> tuple[int, str]:
@@ -170,12 +165,12 @@ def run_tests(tree: Path, tests: Iterable[str], seconds: float | None = None) ->
     return done.returncode, done.stdout
 
 
-def examine(mutant: Mutant, pristine: Path, store: Path) -> Verdict:
+def examine(mutant: Mutant, pristine: Path) -> Verdict:
     """Makes the change in a copy and runs its tests there."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpjax-mutant-") as folder:
         tree = Path(folder)
-        copy_tree(pristine, tree, store)
+        copy_tree(pristine, tree)
         file = tree / mutant.file
         file.write_text(mutant.source(tree), encoding="utf-8")
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
@@ -194,22 +189,15 @@ def examine(mutant: Mutant, pristine: Path, store: Path) -> Verdict:
 
 def examine_all(mutants: Sequence[Mutant], workers: int) -> list[Verdict]:
     """Examines mutants, some at a time, and prints each verdict; first the tests as they are."""
-    stores: queue.SimpleQueue[Path] = queue.SimpleQueue()
-    for i in range(workers):
-        stores.put(STORE / str(i))
 
     def one(mutant: Mutant, pristine: Path) -> Verdict:
-        store = stores.get()
-        try:
-            verdict = examine(mutant, pristine, store)
-        finally:
-            stores.put(store)
+        verdict = examine(mutant, pristine)
         print(verdict.line, flush=True)
         return verdict
 
     with tempfile.TemporaryDirectory(prefix="dpjax-pristine-") as folder:
         pristine = Path(folder)
-        copy_tree(ROOT, pristine, STORE / "0")
+        copy_tree(ROOT, pristine)
         for mutant in mutants:
             mutant.source(pristine)
         begun = time.monotonic()

@@ -132,7 +132,7 @@ def test_what_is_killed_and_what_survives(tmp_path):
 
 @pytest.mark.slow
 def test_another_dpjax_than_the_copys_is_refused(tmp_path):
-    mutants.copy_tree(ROOT, tmp_path, mutants.STORE / "0")
+    mutants.copy_tree(ROOT, tmp_path)
     assert mutants.run_tests(tmp_path, TESTS)[0] == 0
     (tmp_path / "dpjax").rename(tmp_path / "elsewhere")  # the installed one is found in its place
     code, output = mutants.run_tests(tmp_path, TESTS)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from fractions import Fraction
 from functools import cache, partial
 
@@ -348,6 +349,14 @@ def test_no_draw_sorts(name):
     """A sort of all rows takes as long as a training step."""
     text = jax.jit(SAMPLERS[name].draw).lower(jax.random.key(0), 0).as_text()
     assert "stablehlo.sort" not in text
+
+
+@pytest.mark.parametrize("name", ["poisson", "truncated", "fixed"])
+def test_tickets_are_drawn_once_in_a_compiled_program(name):
+    """XLA's CPU compiler draws them again for each use, unless they come out of a loop."""
+    compiled = jax.jit(SAMPLERS[name].draw).lower(jax.random.key(0), 0).compile()
+    rounds = len(re.findall(r"u32\[\d\d+\]\S* xor\(", compiled.as_text()))
+    assert rounds <= (20 if name == "poisson" else 40)  # a choice has tickets of its own
 
 
 def test_what_is_drawn_carries_its_sampling_and_its_numbers():

@@ -64,6 +64,21 @@ def test_weighted_rows_against_float64(rows, size):
     assert np.array_equal(found.hi, exact(found).astype(np.float32))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [3, 140])
+def test_a_row_of_weight_zero_may_hold_anything(rows, dtype):
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, 5)).astype(dtype)
+    weights = rng.uniform(0.3, 1, rows).astype(dtype)
+    weights[1], bad = 0, x.copy()
+    bad[1] = [np.nan, np.inf, -np.inf, 3e38, 1]
+    with jax.enable_x64(dtype == np.float64):
+        sums = jax.jit(twofloat.weighted_row_sum)
+        found, expected = (sums(weights, jnp.asarray(some), jnp.float32(8)) for some in (bad, x))
+        assert np.array_equal(exact(found), exact(expected))
+    assert np.all(np.isfinite(exact(found)))
+
+
 def test_the_order_of_rows_does_not_matter():
     """Of up to 128: their sum is one of integers."""
     rng = np.random.default_rng(0)

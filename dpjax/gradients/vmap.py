@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import row_norms, settled
-from dpjax.gradients.platforms import Platform, assumption, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.spmd import WHOLE, Shards
 from dpjax.twofloat import TwoFloat, weighted_row_sum
 
-__all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "over_clean_rows", "vmap_engine"]
+__all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "vmap_engine"]
 
 # The loss that every engine takes: ``loss_fn(params, example[, key])`` for one example. It returns
 # ``(loss, aux)``; aux is any pytree of arrays, ``()`` for none, and is not differentiated.
@@ -83,7 +82,7 @@ class MaterialisedChunk:
             jnp.max(jnp.abs(w) * n, initial=0.0) * _ROOM
             for w, n in zip(columns, lengths, strict=True)
         ]
-        sums = _weighted_sums(leaves, columns, most, keep, norms, self.shards, assumption())
+        sums = _weighted_sums(leaves, columns, most, self.shards)
         return TwoFloat(*(jax.tree.unflatten(treedef, half) for half in zip(*sums, strict=True)))
 
     def rerounding(self, rows: int) -> float:
@@ -122,57 +121,12 @@ def vmap_engine(
     return MaterialisedChunk(grads, chunk.real, aux, chunk.shards)
 
 
-# Jitted, since an eager caller would recompile a bare cond each time.
-@partial(jax.jit, static_argnames=("shards", "platform"))
+# Jitted, since an eager caller would run it operation by operation.
+@partial(jax.jit, static_argnames=("shards",))
 def _weighted_sums(
-    leaves: list[jax.Array],
-    columns: list[jax.Array],
-    most: list[jax.Array],
-    keep: jax.Array,
-    norms: jax.Array,
-    shards: Shards,
-    platform: Platform | None,
+    leaves: list[jax.Array], columns: list[jax.Array], most: list[jax.Array], shards: Shards
 ) -> list[TwoFloat]:
-    del platform  # only part of the cache key: the assumed platform changes the program
-
-    def sums(rows: list[jax.Array]) -> list[TwoFloat]:
-        return [
-            shards.each(partial(weighted_row_sum, most=largest))(column, leaf)
-            for column, leaf, largest in zip(columns, rows, most, strict=True)
-        ]
-
-    return by_platform(
-        lambda platform, leaves: over_clean_rows(platform, sums, leaves, keep, norms), leaves
-    )
-
-
-def over_clean_rows(
-    platform: Platform,
-    fn: Callable[[chex.ArrayTree], chex.ArrayTree],
-    rows: chex.ArrayTree,
-    keep: jax.Array,
-    norms: jax.Array,
-) -> chex.ArrayTree:
-    """Returns ``fn(rows)`` with rows that are not finite replaced by zeros.
-
-    On a CPU a masked copy of all rows is expensive, so it is made only if some row is not finite.
-    Elsewhere the mask is fused into reading the rows, and a branch costs more.
-
-    Args:
-        platform: where it runs.
-        fn: a sum over rows in which rows that are not kept have weight 0.
-        rows: pytree of arrays with a leading axis.
-        keep: (k,) bool, the rows that are real and finite.
-        norms: the norms of all rows, padding included.
-    """
-
-    def masked(leaf: jax.Array) -> jax.Array:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf
-        return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
-
-    if not platform.serial:
-        return fn(jax.tree.map(masked, rows))
-    return jax.lax.cond(
-        jnp.all(jnp.isfinite(norms)), fn, lambda dirty: fn(jax.tree.map(masked, dirty)), rows
-    )
+    return [
+        shards.each(partial(weighted_row_sum, most=largest))(column, leaf)
+        for column, leaf, largest in zip(columns, leaves, most, strict=True)
+    ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +39,7 @@ from dpjax.gradients.jaxprs import is_float, needed_inside, needed_values
 from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
-from dpjax.gradients.vmap import ChunkGrads, LossFn, over_clean_rows, vmap_engine
+from dpjax.gradients.vmap import ChunkGrads, LossFn, vmap_engine
 from dpjax.spmd import Shards, mesh_of
 from dpjax.twofloat import TwoFloat, accumulation_dtype
 
@@ -511,11 +512,49 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
                 return found
 
             sums = partial(work.shards.each(of_shard), weights)
-            return over_clean_rows(platform, sums, (kept, factors), keep, norms)
+            return _over_clean_rows(platform, sums, (kept, factors), keep, norms)
 
         return work.every_leaf(by_platform(summed))
 
     return weighted
+
+
+def _over_clean_rows(
+    platform: Platform,
+    fn: Callable[[chex.ArrayTree], chex.ArrayTree],
+    rows: chex.ArrayTree,
+    keep: jax.Array,
+    norms: jax.Array,
+) -> chex.ArrayTree:
+    """Returns ``fn(rows)`` with rows that are not finite replaced by zeros.
+
+    On a CPU a masked copy of all rows is expensive, so it is made only if some row is not finite.
+    Elsewhere the mask is fused into reading the rows, and a branch costs more.
+
+    Args:
+        platform: where it runs.
+        fn: a sum over rows in which rows that are not kept have weight 0.
+        rows: pytree of arrays with a leading axis.
+        keep: (k,) bool, the rows that are real and finite.
+        norms: the norms of all rows, padding included.
+    """
+
+    def masked(leaf: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
+
+    if not platform.serial:
+        return fn(jax.tree.map(masked, rows))
+
+    # A loop of at most one turn, not a branch: a branch would copy the rows, or compile `fn` twice.
+    def mask(state: tuple[jax.Array, chex.ArrayTree]) -> tuple[jax.Array, chex.ArrayTree]:
+        dirty, rows = state
+        return ~dirty, jax.tree.map(masked, rows)
+
+    dirty = ~jnp.all(jnp.isfinite(norms))
+    _, clean = jax.lax.while_loop(lambda state: state[0], mask, (dirty, rows))
+    return fn(clean)
 
 
 def _unkept(work: Work) -> GhostChunk:
