@@ -316,6 +316,25 @@ class TestNnx:
             nnx.jit(lambda m, o: o.update(m, grads_of(m, DATA)))(model, optimizer)
         assert optimizer.opt_state[0].key[...] == key
 
+    def test_fit_takes_a_model_without_random_streams(self):
+        sampling = dpjax.sampling.Poisson(batch_size=8, dataset_size=16)
+
+        def fitted(model, **options):
+            mechanism, optimizer = dpjax.methods.dp_sgd(1.0), optax.adam(0.1)
+            given = (nnx_loss, model, DATA, mechanism, sampling, optimizer)
+            return dpjax.fit(*given, 2, KEY, **options)
+
+        model = nnx_model()
+        trained = fitted(model)
+        np.testing.assert_array_equal(model.layers[0].kernel[...], W1)  # the argument stays
+        assert np.abs(trained.params.layers[0].kernel[...] - W1).max() > 0
+        assert trained.params(DATA["x"]).shape == (16, 3)
+        assert trained.state.step == 2
+        assert fitted(model, state=trained.state).state.step == 4
+        model = nnx.Sequential(model, nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+        with pytest.raises(ValueError, match=r"params holds random streams \(nnx\.Rngs\)"):
+            fitted(model)
+
 
 class TestEquinox:
     def test_leaves_that_are_no_float_arrays_are_held(self):
