@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from dpjax import _checks, noise
 from dpjax._states import find_state
 from dpjax.gradients import merged, per_example_grads, trainable
+from dpjax.gradients.rows import leading_size
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState, Released, privatize
 from dpjax.sampling import Sampling
@@ -25,7 +26,6 @@ from dpjax.spmd import (
     automatic_axes,
     explicit_mesh,
     leading_axes,
-    leading_axis,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,10 @@ def fit(
         ledger and epsilon.
 
     Raises:
-        ValueError: if `dpjax.privatize` raises, or if `state` was made with another key.
+        TypeError: if an argument has another type, or `fit` is called inside of `jax.jit`.
+        ValueError: if `dpjax.privatize` raises, `data` has no arrays, `optimizer` contains a
+            `dpjax.privatize`, or `state` was made with another key, other parameters, or another
+            mechanism or optimizer whose state differs.
 
     Privacy:
         The event is `steps` steps of the mechanism under the sampling; `fitted.epsilon` gives its
@@ -176,6 +179,17 @@ def fit(
     every = steps if every is None else _checks.integer("every", every, at_least=1)
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling = {sampling!r}: expected one of dpjax.sampling")
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(
+            f"optimizer = {optimizer!r}: expected an optax.GradientTransformation, such as "
+            "optax.adam(1e-3)"
+        )
+    leading_size("data", data)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, data, key))):
+        raise TypeError(
+            "fit was called inside of a JAX transformation: expected a call outside of jax.jit, "
+            "since it compiles its own loop and returns NumPy arrays"
+        )
     root = noise.checked_key(key)
     tx = optax.chain(privatize(mechanism, sampling, root), optimizer)
     sharding = _split_rows(data)
@@ -204,11 +218,12 @@ def fit(
             done, released = jax.lax.scan(lambda carry, _: step(carry, rows), begun, length=length)
         return as_explicit(done, mesh, carry), as_explicit(released, mesh)
 
+    own = trainable(params)
+    _check_optimizer(optimizer, own)
     if state is None:
-        own = trainable(params)
         carry = (own, tx.init(own))
     else:
-        _check_key(state, root)
+        _check_state(state, root, own, tx)
         carry = (trainable(state.params), state.opt_state)
     ran = () if state is None else state.ran
     seen: list[Released] = []
@@ -229,15 +244,12 @@ def fit(
 
 
 def _split_rows(data: chex.ArrayTree) -> NamedSharding | None:
-    """Returns how the rows of the data are split over a mesh; None if they are not split.
-
-    Under `jit` only the arrays' types say so, and only along explicit axes.
-    """
-    first = jax.tree.leaves(data)[0]
-    if isinstance(first, jax.core.Tracer) or not isinstance(first, jax.Array):
-        return leading_axis(data)
-    where = first.sharding
-    return where if isinstance(where, NamedSharding) and leading_axes(where) else None
+    """Returns how the rows of the data are split over a mesh; None if they are not split."""
+    for leaf in jax.tree.leaves(data):
+        where = getattr(leaf, "sharding", None)
+        if isinstance(where, NamedSharding) and leading_axes(where):
+            return where
+    return None
 
 
 def _fitted(
@@ -262,9 +274,41 @@ def _takes_a_key(loss_fn: Callable[..., object]) -> bool:
     return len(needed) == 3
 
 
-def _check_key(state: FitState, key: jax.Array) -> None:
+def _check_optimizer(optimizer: optax.GradientTransformation, own: chex.ArrayTree) -> None:
+    states = jax.tree.leaves(
+        jax.eval_shape(optimizer.init, own), is_leaf=lambda node: isinstance(node, PrivatizeState)
+    )
+    if any(isinstance(state, PrivatizeState) for state in states):
+        raise ValueError(
+            "optimizer contains dpjax.privatize: expected the transformation that follows it, such "
+            "as optax.adam(1e-3), since fit puts the mechanism's own in front"
+        )
+
+
+def _check_state(
+    state: FitState,
+    key: jax.Array,
+    own: chex.ArrayTree,
+    tx: optax.GradientTransformation,
+) -> None:
+    """Raises unless a run with this key, parameters and transformation can resume from `state`."""
     if not isinstance(state, FitState):
         raise TypeError(f"state = {type(state).__name__}: expected fitted.state")
     same = jnp.all(jax.random.key_data(state.key) == jax.random.key_data(key))
     if not bool(same):
         raise ValueError("key: expected the key that the state was made with")
+    found: object = jax.tree.structure(trainable(state.params))
+    expected: object = jax.tree.structure(own)
+    if found != expected:
+        raise ValueError(f"state.params is the pytree {found}: expected that of params, {expected}")
+    shapes = jax.eval_shape(tx.init, trainable(state.params))
+    if _layout(state.opt_state) != _layout(shapes):
+        raise ValueError(
+            "state.opt_state was made by another mechanism or optimizer: expected those it was "
+            "made with, in which only numbers may differ"
+        )
+
+
+def _layout(tree: chex.ArrayTree) -> tuple[object, list[tuple[tuple[int, ...], jnp.dtype]]]:
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]

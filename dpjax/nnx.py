@@ -1,6 +1,6 @@
 """Flax NNX: per-example gradients of a model, and an optimizer that takes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import chex
@@ -12,6 +12,7 @@ from flax import nnx
 from dpjax import gradients
 from dpjax.batch_sums import ClippedSum
 from dpjax.gradients import PerExampleGrads
+from dpjax.gradients.per_example import check_arguments, check_signature
 from dpjax.sampling import Drawn, Packed
 
 __all__ = ["Optimizer", "per_example_grads"]
@@ -31,7 +32,9 @@ def per_example_grads(
 
     Args:
         loss_fn: ``loss_fn(model, example) -> scalar`` for ONE example, as for `nnx.grad`. Its
-            changes to the model (counters, sown values) are discarded.
+            changes to the model (counters, sown values) are discarded. It takes no key, unlike the
+            loss of `dpjax.per_example_grads`: random numbers come from a stream of the model, such
+            as ``model.rngs.noise()`` for ``model.rngs = nnx.Rngs(noise=0)``.
         engine: as for `dpjax.per_example_grads`.
         chunk: as for `dpjax.per_example_grads`.
         has_aux: whether the loss returns ``(loss, aux)``.
@@ -44,7 +47,10 @@ def per_example_grads(
         every example, from the key and the example's row number in the data set.
 
     Raises:
-        ValueError: if the model has batch statistics, or has random streams and no key is given.
+        TypeError: if `loss_fn` is not callable or takes other arguments, or `chunk` is not an
+            integer.
+        ValueError: if `engine` is unknown or `chunk` is below 1. `grads_of` raises it if the model
+            has batch statistics, or has random streams and no key is given.
 
     Example:
         >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
@@ -53,6 +59,9 @@ def per_example_grads(
         >>> round(float(grads.norms[0]), 4)
         3.0
     """
+
+    check_arguments(loss_fn, engine, chunk)
+    check_signature(loss_fn, "model", "example")
 
     def grads_of(
         model: nnx.Module,
@@ -83,13 +92,25 @@ def per_example_grads(
     return grads_of
 
 
+class NoiseKey(nnx.OptArray):
+    """The variable that holds the noise key in an optimizer's state; its value is not printed."""
+
+    def __nnx_repr__(self) -> Iterator[nnx.reprlib.Object | nnx.reprlib.Attr]:
+        """Yields what `repr` shows, here and inside modules and states."""
+        yield nnx.reprlib.Object(type=type(self).__name__, same_line=True)
+        yield nnx.reprlib.Attr("value", "<private>", use_raw_value=True)
+
+
 class Optimizer(nnx.Optimizer[Any]):
     """An `nnx.Optimizer` whose `update` also takes per-example gradients and clipped sums.
+
+    Anyone who has the noise key can subtract the noise, so it is not printed with the rest.
 
     Args:
         model: the model.
         tx: an optax chain that begins with `dpjax.privatize`.
         wrt: the variables to update, such as `nnx.Param`.
+        **options: passed to `nnx.Optimizer`.
 
     Example:
         >>> import dpjax
@@ -106,6 +127,22 @@ class Optimizer(nnx.Optimizer[Any]):
         1
     """
 
+    def __init__(
+        self,
+        model: nnx.Module,
+        tx: optax.GradientTransformation,
+        *,
+        wrt: nnx.filterlib.Filter,
+        **options: Any,
+    ) -> None:
+        """Initialises the optimizer's state."""
+        super().__init__(model, tx, wrt=wrt, **options)
+        self.opt_state = nnx.data(
+            jax.tree.map(
+                _unprinted, self.opt_state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+            )
+        )
+
     def update(
         self,
         model: nnx.Module,
@@ -121,6 +158,10 @@ class Optimizer(nnx.Optimizer[Any]):
                 is passed to `nnx.Optimizer`.
             **kwargs: passed to the transformation.
         """
+        if isinstance(model, PerExampleGrads | ClippedSum):
+            raise TypeError(
+                f"model = {type(model).__name__}: expected update(model, grads), the model first"
+            )
         if not isinstance(grads, PerExampleGrads | ClippedSum):
             return super().update(model, grads, **kwargs)
         params = _as_pure(nnx.state(model, self.wrt))
@@ -130,6 +171,11 @@ class Optimizer(nnx.Optimizer[Any]):
         nnx.update(self.opt_state, nnx.state(after))
         self.step[...] += 1
         return cast(optax.Updates, updates)
+
+
+def _unprinted(variable: nnx.Variable[jax.Array]) -> nnx.Variable[jax.Array]:
+    is_key = jnp.issubdtype(variable.dtype, jax.dtypes.prng_key)
+    return NoiseKey(variable[...]) if is_key else variable
 
 
 def _reseeded(streams: nnx.State[Any, Any], key: jax.Array) -> nnx.State[Any, Any]:

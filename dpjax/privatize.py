@@ -1,5 +1,6 @@
 """Mechanism -> optax transformation: per-example gradients in, one private gradient out."""
 
+import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,7 +102,8 @@ def privatize(
         chain. Leaves of `params` that are not arrays of floats are left out of the update.
 
     Raises:
-        TypeError: if `mechanism` is not a `Mechanism`, or `key` is not a key.
+        TypeError: if `mechanism` is not a `Mechanism`, `sampling` is neither a sampling nor a
+            number, or `key` is not a key. `update` raises it for a state that is not its own.
         ValueError: if the mechanism is not calibrated or does not run with the sampling, or B is
             below 1. `update` raises it for a batch that the sampling did not draw.
 
@@ -144,6 +146,10 @@ def privatize(
         mask: chex.Array | None = None,
         **_: object,
     ) -> tuple[chex.ArrayTree, PrivatizeState]:
+        if not isinstance(state, PrivatizeState):
+            raise TypeError(
+                f"state = {type(state).__name__}: expected the PrivatizeState that tx.init returned"
+            )
         own = None if params is None else trainable(params)
         _warn_if_eager(updates, state)
         mesh = updates.mesh if isinstance(updates, PerExampleGrads) else None
@@ -266,8 +272,13 @@ def _all_trainable(params: chex.ArrayTree) -> chex.ArrayTree:
     return own
 
 
-def _batch_size(mechanism: Mechanism, sampling: Sampling | float) -> float:
+def _batch_size(mechanism: Mechanism, sampling: object) -> float:
     if not isinstance(sampling, Sampling):
+        if isinstance(sampling, bool) or not isinstance(sampling, numbers.Real):
+            raise TypeError(
+                f"sampling = {sampling!r}: expected one of dpjax.sampling, such as "
+                "Poisson(batch_size=256, dataset_size=50_000), or the expected batch size"
+            )
         return _checks.batch_size("sampling", sampling)
     mechanism.check_sampling(sampling)
     if sampling.batch_size is None:

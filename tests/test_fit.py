@@ -124,3 +124,60 @@ def test_what_is_refused():
         dpjax.fit(loss, PARAMS, DATA, METHODS["dp_sgd"], B, optax.sgd(0.1), 1, KEY)
     with pytest.raises(ValueError, match="steps = 0: expected"):
         fitted(METHODS["dp_sgd"], steps=0)
+
+
+def with_arguments(**changed):
+    """Calls `fit` for one step, with some of its arguments changed."""
+    given = {
+        "loss_fn": loss,
+        "params": PARAMS,
+        "data": DATA,
+        "mechanism": METHODS["dp_sgd"],
+        "sampling": SAMPLING,
+        "optimizer": optax.adam(0.1),
+        "steps": 1,
+        "key": KEY,
+    }
+    return dpjax.fit(**(given | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"data": {}}, ValueError, "data has no leaves: expected arrays with a leading batch axis"),
+        ({"optimizer": 0.1}, TypeError, r"optimizer = 0\.1: expected .* optax\.adam\(1e-3\)"),
+        (
+            {"optimizer": optax.chain(dpjax.privatize(METHODS["dp_sgd"], 24, KEY), optax.sgd(0.1))},
+            ValueError,
+            r"optimizer contains dpjax\.privatize: expected .* that follows it",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit(changed, error, message):
+    with pytest.raises(error, match=f"^{message}") as raised:
+        with_arguments(**changed)
+    assert "\n" not in raised.value.args[0]
+
+
+def test_a_state_of_another_run_is_refused():
+    state = fitted(METHODS["dp_sgd"], steps=1).state
+    others = {
+        "params": {"params": {"w": jnp.zeros(5), "c": jnp.zeros(())}},
+        "opt_state": {"optimizer": optax.sgd(0.1)},
+        "opt_state ": {"mechanism": METHODS["dc_sgd_e"]},
+        "opt_state  ": {"optimizer": optax.sgd(0.1, momentum=0.9)},
+    }
+    for field, changed in others.items():
+        with pytest.raises(ValueError, match=rf"^state\.{field.strip()} .*: expected .*") as raised:
+            with_arguments(state=state, **changed)
+        assert "\n" not in raised.value.args[0]
+
+
+def test_it_runs_outside_of_jit():
+    with pytest.raises(TypeError, match=r"^fit was called inside of a JAX transformation"):
+        jax.jit(lambda data: with_arguments(data=data).params)(DATA)
+
+
+def test_rows_of_numpy_and_of_jax():
+    mixed = {"x": np.asarray(DATA["x"]), "y": DATA["y"]}
+    chex.assert_trees_all_equal(with_arguments(data=mixed).params, with_arguments().params)

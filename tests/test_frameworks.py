@@ -234,8 +234,106 @@ class TestNnx:
         model = nnx_model()
         plain_one = nnx.Optimizer(model, self.optimizer(model).tx, wrt=nnx.Param)
         grads = dpjax.nnx.per_example_grads(nnx_loss)(model, DATA)
-        with pytest.raises(TypeError, match="per-example gradients"):
+        message = r"^nnx\.Optimizer takes no per-example gradients: expected dpjax\.nnx\.Optimizer"
+        with pytest.raises(TypeError, match=message):
             plain_one.update(model, grads)
+        with pytest.raises(TypeError, match=message):
+            nnx.jit(
+                lambda m, o: o.update(m, dpjax.nnx.per_example_grads(nnx_loss)(m, DATA)),
+            )(model, plain_one)
+
+    def test_the_model_comes_first(self):
+        model = nnx_model()
+        optimizer = self.optimizer(model)
+        grads = dpjax.nnx.per_example_grads(nnx_loss)(model, DATA)
+        total = dpjax.clipped_sum(MECHANISM, grads, as_pure(optimizer.opt_state))
+        for swapped in (grads, total):
+            message = rf"^model = {type(swapped).__name__}: expected update\(model, grads\)"
+            with pytest.raises(TypeError, match=message):
+                optimizer.update(swapped, model)
+
+    def test_a_sum_of_parts_and_hyperparameters_behind(self):
+        """Parts add up to the batch, and the learning rate can be changed between steps."""
+        sgd = optax.inject_hyperparams(optax.sgd)(learning_rate=0.5)
+        tx = optax.chain(dpjax.privatize(MECHANISM, 16, KEY), sgd)
+        model, whole = nnx_model(), nnx_model()
+        by_parts = dpjax.nnx.Optimizer(model, tx, wrt=nnx.Param)
+        at_once = dpjax.nnx.Optimizer(whole, tx, wrt=nnx.Param)
+        grads_of = dpjax.nnx.per_example_grads(nnx_loss, engine="ghost")
+
+        def part(rows):
+            batch = jax.tree.map(lambda x: x[rows], DATA)
+            return dpjax.clipped_sum(MECHANISM, grads_of(model, batch), by_parts.opt_state)
+
+        by_parts.update(model, part(slice(0, 8)) + part(slice(8, 16)))
+        at_once.update(whole, grads_of(whole, DATA))
+        trained, expected = (nnx.state(m, nnx.Param) for m in (model, whole))
+        chex.assert_trees_all_close(trained, expected, rtol=1e-5, atol=1e-6)
+        by_parts.opt_state[1].hyperparams["learning_rate"][...] = 0.0
+        by_parts.update(model, part(slice(0, 16)))
+        chex.assert_trees_all_equal(nnx.state(model, nnx.Param), trained)
+        assert int(by_parts.step[...]) == 2
+
+    def test_aux_the_ghost_engine_and_a_legacy_key(self):
+        def with_aux(model, example):
+            logits = model(example["x"])
+            return cross_entropy(logits, example["y"]), {"label": jnp.argmax(logits)}
+
+        model = nnx_model()
+        grads_of = dpjax.nnx.per_example_grads(with_aux, engine="ghost", has_aux=True)
+        grads = grads_of(model, DATA, key=jax.random.PRNGKey(0))
+        assert grads.aux["label"].tolist() == jnp.argmax(model(DATA["x"]), -1).tolist()
+        reference = dpjax.nnx.per_example_grads(nnx_loss)(model, DATA)
+        np.testing.assert_allclose(grads.norms, reference.norms, rtol=1e-5)
+        np.testing.assert_allclose(grads.losses, reference.losses, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("loss", "options", "error", "message"),
+        [
+            (nnx_loss, {"chunk": 0}, ValueError, "chunk = 0: expected an integer >= 1"),
+            (nnx_loss, {"engine": "vmpa"}, ValueError, "engine = 'vmpa': did you mean 'vmap'"),
+            (3, {}, TypeError, "loss_fn = 3: expected a function"),
+            (lambda m, x, y: 0.0, {}, TypeError, r"expected loss_fn\(model, example\).*\(x, y\)$"),
+            (lambda m, x, key: 0.0, {}, TypeError, r"expected loss_fn\(model, example\)"),
+        ],
+    )
+    def test_what_is_refused_at_construction(self, loss, options, error, message):
+        with pytest.raises(error, match=message):
+            dpjax.nnx.per_example_grads(loss, **options)
+
+    def test_nothing_printed_shows_the_noise_key(self):
+        key = jax.random.wrap_key_data(np.array([123456789, 987654321], np.uint32))
+        tx = optax.chain(dpjax.privatize(MECHANISM, 16, key), optax.sgd(0.5))
+        model = nnx_model()
+        optimizer = dpjax.nnx.Optimizer(model, tx, wrt=nnx.Param)
+        grads_of = dpjax.nnx.per_example_grads(nnx_loss)
+        for step in (0, 1):
+            values = (optimizer, nnx.Dict(held=optimizer), nnx.state(optimizer))
+            for shown in (str(optimizer), *map(repr, values)):
+                assert "123456789" not in shown
+                assert "NoiseKey(value=<private>)" in shown
+                assert f"Array({step}, dtype=int32)" in shown
+            nnx.jit(lambda m, o: o.update(m, grads_of(m, DATA)))(model, optimizer)
+        assert optimizer.opt_state[0].key[...] == key
+
+    def test_fit_takes_a_model_without_random_streams(self):
+        sampling = dpjax.sampling.Poisson(batch_size=8, dataset_size=16)
+
+        def fitted(model, **options):
+            mechanism, optimizer = dpjax.methods.dp_sgd(1.0), optax.adam(0.1)
+            given = (nnx_loss, model, DATA, mechanism, sampling, optimizer)
+            return dpjax.fit(*given, 2, KEY, **options)
+
+        model = nnx_model()
+        trained = fitted(model)
+        np.testing.assert_array_equal(model.layers[0].kernel[...], W1)  # the argument stays
+        assert np.abs(trained.params.layers[0].kernel[...] - W1).max() > 0
+        assert trained.params(DATA["x"]).shape == (16, 3)
+        assert trained.state.step == 2
+        assert fitted(model, state=trained.state).state.step == 4
+        model = nnx.Sequential(model, nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+        with pytest.raises(ValueError, match=r"params holds random streams \(nnx\.Rngs\)"):
+            fitted(model)
 
 
 class TestEquinox:
@@ -274,21 +372,3 @@ class TestEquinox:
             KEY,
         )
         assert fitted.params(DATA["x"][0]).shape == (3,)
-
-
-def test_linen_batch_norm_with_mutable_is_refused():
-    class Normalised(linen.Module):
-        @linen.compact
-        def __call__(self, x):
-            return linen.BatchNorm(use_running_average=False, name="norm")(linen.Dense(3)(x))
-
-    model = Normalised()
-    variables = model.init(KEY, jnp.ones((2, 4)))
-
-    def loss(params, example):
-        held = {"params": params, "batch_stats": variables["batch_stats"]}
-        out, _ = model.apply(held, example["x"][None], mutable=["batch_stats"])
-        return jnp.sum(out)
-
-    with pytest.raises(ValueError, match=r"norm keeps batch statistics.*GroupNorm"):
-        dpjax.per_example_grads(loss)(variables["params"], DATA)

@@ -1,5 +1,8 @@
 """optax as it is: everything works behind privatize, and anywhere else one sentence says so."""
 
+import re
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +84,13 @@ def test_behind_everything_works(name):
     for _ in range(2):
         params, state = step(params, state)
     assert np.any(np.asarray(params["w"]) != 0)
+
+
+@pytest.mark.parametrize("state", [(), None, (PRIVATE.init(PARAMS), ())])
+def test_a_state_that_is_not_its_own(state):
+    message = f"state = {type(state).__name__}: expected the PrivatizeState that tx.init returned"
+    with pytest.raises(TypeError, match=message):
+        PRIVATE.update(GRADS_OF(PARAMS, DATA), state, PARAMS)
 
 
 def test_gradients_of_another_tree():
@@ -166,6 +176,12 @@ class TestDrawnBatches:
                 dpjax.privatize(MECHANISM, sampling, KEY)
         with pytest.raises(ValueError, match=r"sampling = 0\.01: expected"):
             dpjax.privatize(MECHANISM, 0.01, KEY)
+
+    @pytest.mark.parametrize("bad", ["6", None, True, dpjax.sampling.Poisson])
+    def test_what_is_no_sampling(self, bad):
+        message = f"sampling = {bad!r}: expected one of dpjax.sampling, such as "
+        with pytest.raises(TypeError, match=re.escape(message)):
+            dpjax.privatize(MECHANISM, bad, KEY)
 
 
 class TestLosses:
@@ -275,9 +291,22 @@ class TestLosses:
         with pytest.raises(TypeError, match="expected one JAX random key"):
             dpjax.per_example_grads(lambda p, x, key: loss(p, x))(PARAMS, DATA, key=bad)
 
-    def test_forgetting_jit_warns(self):
-        with pytest.warns(UserWarning, match="wrap the whole step in jax.jit"):
-            PRIVATE.update(GRADS_OF(PARAMS, DATA), PRIVATE.init(PARAMS), PARAMS)
+    def test_forgetting_jit_warns_once_for_each_line(self):
+        tx = optax.chain(PRIVATE, optax.sgd(0.1))
+
+        def step(params, state):
+            return tx.update(GRADS_OF(params, DATA), state, params)
+
+        state = tx.init(PARAMS)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("default")
+            jax.jit(step)(PARAMS, state)
+            assert not seen
+            for _ in range(3):
+                _, state = step(PARAMS, state)
+        (warned,) = seen
+        assert "wrap the whole step in jax.jit" in str(warned.message)
+        assert warned.filename == __file__
 
 
 @pytest.mark.parametrize(("name", "who"), [("psasc_momentum", "inner momentum")])

@@ -3,10 +3,10 @@
 Nothing here is specific to privacy. A rule needs norms and a weighted sum; an engine provides both.
 """
 
-from dpjax.gradients.batch_stats import refuse_batch_stats
 from dpjax.gradients.ghost import Explanation, explain
 from dpjax.gradients.groups import GroupIndex, group_index, labels
 from dpjax.gradients.interface import BatchSums, PerExampleGrads
+from dpjax.gradients.model_state import refuse_batch_stats
 from dpjax.gradients.norms import combined_norm
 from dpjax.gradients.per_example import (
     ENGINES,

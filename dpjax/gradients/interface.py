@@ -529,6 +529,11 @@ def _placement_error() -> str:
             "per-example gradients cannot leave the function that made them or be mapped over: "
             "expected dpjax.privatize(...).update in the same function, before anything else"
         )
+    if who == "flax's Optimizer":
+        return (
+            "nnx.Optimizer takes no per-example gradients: expected dpjax.nnx.Optimizer in its "
+            "place, made with the same arguments"
+        )
     return (
         f"{who} would take per-example gradients for gradients: expected dpjax.privatize first in "
         f"the chain and around nothing else, and {who} behind it"

@@ -11,16 +11,29 @@ from jax.sharding import NamedSharding
 
 from dpjax import _checks
 from dpjax.devices import varying, varying_zero
-from dpjax.gradients.batch_stats import refuse_batch_stats, refuse_closed_over_batch_stats
 from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
 from dpjax.gradients.interface import PerExampleGrads, Program
+from dpjax.gradients.model_state import (
+    refuse_batch_stats,
+    refuse_closed_over_batch_stats,
+    refuse_random_streams,
+    refusing_updates_of_batch_stats,
+)
 from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import Rows, batch_rows, drawn_rows, leading_size, packed_rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk, vmap_engine
 from dpjax.sampling import Drawn, Packed
 from dpjax.spmd import as_automatic, automatic_axes, explicit_mesh, leading_axis
 
-__all__ = ["ENGINES", "as_per_example_grads", "merged", "per_example_grads", "trainable"]
+__all__ = [
+    "ENGINES",
+    "as_per_example_grads",
+    "check_arguments",
+    "check_signature",
+    "merged",
+    "per_example_grads",
+    "trainable",
+]
 
 ENGINES: dict[str, Callable[..., ChunkGrads]] = {
     "auto": auto_engine,
@@ -78,7 +91,8 @@ def per_example_grads(
         TypeError: if `loss_fn` is not callable or takes other arguments, `chunk` is not an integer,
             or a parameter is complex.
         ValueError: if `engine` is unknown, the loss is not one floating-point number, the model
-            keeps batch statistics, `params` holds no floats, or the batch is ragged.
+            keeps batch statistics, `params` holds no floats or holds the random streams of an NNX
+            model, or the batch is ragged.
 
     Example:
         >>> from dpjax.sampling import FullBatch
@@ -91,11 +105,8 @@ def per_example_grads(
         >>> grads_of(jnp.zeros(2), data, drawn).weighted_sum(jnp.ones(3)).tolist()
         [9.0, 14.0]
     """
-    _checks.choice("engine", engine, ENGINES)
-    if chunk is not None:
-        chunk = _checks.integer("chunk", chunk, at_least=1)
-    if not callable(loss_fn):
-        raise TypeError(f"loss_fn = {loss_fn!r}: expected a function loss_fn(params, example)")
+    check_arguments(loss_fn, engine, chunk)
+    chunk = None if chunk is None else int(chunk)
     refuse_closed_over_batch_stats(loss_fn)
 
     def reporting(
@@ -114,6 +125,7 @@ def per_example_grads(
         mask: chex.Array | None = None,
     ) -> PerExampleGrads:
         like = _shapes(trainable(params))
+        refuse_random_streams(params)
         _check_key(key)
         told = leading_axis(batch) or sharding
         mesh = explicit_mesh(like, batch)
@@ -144,6 +156,15 @@ def per_example_grads(
         return Program(loss, engine, ENGINES, copies, key), rows, zero
 
     return grads_of
+
+
+def check_arguments(loss_fn: object, engine: str, chunk: int | None) -> None:
+    """Raises unless these are arguments that `per_example_grads` takes."""
+    _checks.choice("engine", engine, ENGINES)
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn = {loss_fn!r}: expected a function loss_fn(params, example)")
+    if chunk is not None:
+        _checks.integer("chunk", chunk, at_least=1)
 
 
 def trainable(params: chex.ArrayTree) -> chex.ArrayTree:
@@ -332,13 +353,17 @@ def _check_loss(
         lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)), rows.data
     )
     extra = () if key is None else (key,)
-    _check_signature(loss_fn, (params, example, *extra))
+    check_signature(loss_fn, "params", "example", *(() if key is None else ("key",)))
     try:
-        found = jax.eval_shape(
-            lambda example, *extra: loss_fn(params, example, *extra), example, *extra
+        with refusing_updates_of_batch_stats():
+            found = jax.eval_shape(
+                lambda example, *extra: loss_fn(params, example, *extra), example, *extra
+            )
+    except Exception as error:
+        error.add_note(
+            "dpjax called loss_fn with ONE example, without the axis of the batch, of the shapes "
+            f"{example}"
         )
-    except (TypeError, ValueError) as error:
-        error.add_note(f"dpjax called loss_fn with ONE example, of the shapes {example}")
         raise
     loss = found
     if has_aux:
@@ -354,17 +379,20 @@ def _check_loss(
 
 
 def _check_key(key: chex.PRNGKey | None) -> None:
-    dtype = getattr(key, "dtype", None)
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if key is None or (typed and key.shape == ()) or (dtype == jnp.uint32 and key.ndim == 1):
+    if key is None:
         return
-    shown = f"an array of {dtype}" if dtype is not None else repr(key)
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
+        return
+    # A legacy key has as many words as JAX's default generator takes.
+    if dtype == jnp.uint32 and shape == jax.eval_shape(jax.random.PRNGKey, 0).shape:
+        return
+    shown = repr(key) if dtype is None else f"an array of {dtype} with shape {shape}"
     raise TypeError(f"key = {shown}: expected one JAX random key, as jax.random.key(0), or None")
 
 
-def _check_signature(
-    loss_fn: Callable[..., chex.ArrayTree], arguments: tuple[chex.ArrayTree, ...]
-) -> None:
+def check_signature(loss_fn: Callable[..., chex.ArrayTree], *arguments: str) -> None:
+    """Raises TypeError unless the loss can be called with arguments like these."""
     try:
         signature = inspect.signature(loss_fn)
     except (TypeError, ValueError):  # some callables have none
@@ -372,8 +400,7 @@ def _check_signature(
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        expected = "loss_fn(params, example)" + (", and a key" if len(arguments) == 3 else "")
         raise TypeError(
-            f"loss_fn{signature}: {error}; expected {expected}, with all arrays of an example in "
-            "one pytree, such as (x, y)"
+            f"loss_fn{signature}: {error}; expected loss_fn({', '.join(arguments)}), with all "
+            "arrays of an example in one pytree, such as (x, y)"
         ) from error

@@ -1,10 +1,16 @@
 """What `per_example_grads` and `privatize` refuse, in one sentence that says what was expected."""
 
+import functools
+import re
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
+from flax.training.train_state import TrainState
 
 import dpjax
 from dpjax.gradients import as_per_example_grads
@@ -79,6 +85,22 @@ def test_a_mask_has_numbers():
         grads_of(W, BATCH, mask="all")
 
 
+@pytest.mark.parametrize(
+    ("batch_loss", "error"),
+    [
+        (lambda w, x: jnp.mean(jnp.square(x @ w - 1), axis=0), IndexError),
+        (lambda w, x: jnp.mean(x[:, 0] * w[0]), IndexError),
+        (lambda w, x: x["label"] * w, TypeError),
+        (lambda w, x: w.no_such_thing, AttributeError),
+    ],
+)
+def test_an_error_inside_the_loss_says_that_it_was_given_one_example(batch_loss, error):
+    with pytest.raises(error) as raised:
+        grads_of(W, BATCH, loss_fn=batch_loss)
+    note = r"dpjax called loss_fn with ONE example, .*shape=\(2,\)"
+    assert any(re.match(note, each) for each in raised.value.__notes__)
+
+
 @pytest.mark.parametrize("bad", [lambda w, x: w * x, lambda w, x: 1, lambda w, x: x > w])
 def test_a_loss_is_one_floating_point_number(bad):
     message = "loss_fn returned .*: expected one floating-point number for ONE example"
@@ -89,6 +111,22 @@ def test_a_loss_is_one_floating_point_number(bad):
 def test_a_loss_with_auxiliary_output_is_refused():
     with pytest.raises(ValueError, match="expected one floating-point number for ONE example"):
         grads_of(W, BATCH, loss_fn=lambda w, x: (loss(w, x), x))
+
+
+@pytest.mark.parametrize("key", [None, jax.random.key(0)])
+def test_random_streams_among_the_parameters_are_refused(key):
+    model = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(1)))
+    message = r"^params holds random streams \(nnx.Rngs\).*expected dpjax\.nnx\.per_example_grads"
+    for params in (model, {"body": model}, nnx.state(model)):
+        with pytest.raises(ValueError, match=message):
+            grads_of(params, BATCH, key=key, loss_fn=lambda m, x, *key: jnp.sum(m(x)))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (0,)])
+def test_the_words_of_a_legacy_key_have_its_shape(shape):
+    key = jnp.zeros(shape, jnp.uint32)
+    with pytest.raises(TypeError, match=r"an array of uint32 with shape \(.*expected one JAX"):
+        grads_of(W, BATCH, key=key, loss_fn=lambda w, x, key: loss(w, x))
 
 
 def test_parameters_are_real():
@@ -115,6 +153,79 @@ class LinenNet(linen.Module):
         return linen.BatchNorm(use_running_average=False, name="second_norm")(linen.Dense(3)(x))
 
 
+class OwnNorm(linen.Module):
+    """A normalisation that a user wrote."""
+
+    @linen.compact
+    def __call__(self, x):
+        mean = self.variable("batch_stats", "mean", jnp.zeros, x.shape[1:])
+        mean.value = 0.9 * mean.value + 0.1 * x.mean(0)
+        return x - mean.value
+
+
+class Nested(linen.Module):
+    norm: linen.Module
+
+    @linen.compact
+    def __call__(self, x):
+        return self.norm(linen.Dense(3)(x))
+
+
+class Trainer:
+    """Keeps model and variables in attributes, as a user's class may."""
+
+    def __init__(self, model, variables):
+        self.model, self.variables = model, variables
+
+    def loss(self, params, x):
+        return trained(self.model, params, self.variables["batch_stats"], x)
+
+
+class WithStats(TrainState):
+    """As in Flax's guide to batch normalisation."""
+
+    batch_stats: Any
+
+
+def trained(model, params, stats, x):
+    held = {"params": params, "batch_stats": stats}
+    return jnp.sum(model.apply(held, x[None], mutable=["batch_stats"])[0])
+
+
+def in_a_train_state(model, variables):
+    state = WithStats.create(apply_fn=model.apply, tx=optax.sgd(0.1), **variables)
+    return lambda params, x: trained(model, params, state.batch_stats, x)
+
+
+def closed_over(model, variables):
+    stats = variables["batch_stats"]
+    return lambda params, x: trained(model, params, stats, x)
+
+
+def closed_over_whole(model, variables):
+    return lambda params, x: trained(model, params, variables["batch_stats"], x)
+
+
+def bound(model, variables):
+    return functools.partial(
+        lambda stats, params, x: trained(model, params, stats, x), variables["batch_stats"]
+    )
+
+
+def new_in_every_step(model, variables):
+    return lambda params, x: trained(model, params, {}, x)
+
+
+HELD = {
+    "train_state": in_a_train_state,
+    "statistics": closed_over,
+    "variables": closed_over_whole,
+    "partial": bound,
+    "method": lambda model, variables: Trainer(model, variables).loss,
+    "new": new_in_every_step,
+}
+
+
 class NnxNet(nnx.Module):
     def __init__(self, rngs):
         self.dense = nnx.Linear(2, 3, rngs=rngs)
@@ -130,6 +241,34 @@ def test_linen_batch_statistics_are_refused_by_name():
         with pytest.raises(ValueError, match=BATCH_STATS):
             refuse(variables)
     dpjax.refuse_batch_stats(variables["params"])
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_linen_layers_that_update_batch_statistics_are_refused_wherever_these_are_held(name):
+    model = LinenNet()
+    variables = model.init(jax.random.key(0), BATCH)
+    with pytest.raises(ValueError, match=rf"^{BATCH_STATS}"):
+        grads_of(variables["params"], BATCH, loss_fn=HELD[name](model, variables))
+
+
+def test_a_normalisation_of_ones_own_is_refused_by_its_path():
+    model = Nested(Nested(OwnNorm()))
+    variables = model.init(jax.random.key(0), BATCH)
+    with pytest.raises(ValueError, match=r"^norm/norm keeps batch statistics"):
+        grads_of(variables["params"], BATCH, loss_fn=closed_over(model, variables))
+
+
+@pytest.mark.parametrize("mutable", [False, ["batch_stats"], ["intermediates"]])
+def test_frozen_linen_statistics_are_taken(mutable):
+    model = Nested(linen.BatchNorm(use_running_average=True))
+    variables = model.init(jax.random.key(0), BATCH)
+
+    def frozen(params, x):
+        held = {"params": params, "batch_stats": variables["batch_stats"]}
+        found = model.apply(held, x[None], mutable=mutable)
+        return jnp.sum(found[0] if mutable else found)
+
+    assert np.all(np.isfinite(grads_of(variables["params"], BATCH, loss_fn=frozen).norms))
 
 
 def test_nnx_batch_statistics_are_refused_by_name():
