@@ -209,17 +209,17 @@ def _cells(price: Price, mark: str) -> list[str]:
 
 
 def _note(price: Price, request: Request) -> str:
-    if price.setting is None:
+    if price.setting is None or price.whole is None:
         return price.error
+    notes = [price.whole.note] if price.whole.note else []
     if price.way.parts > 1:
         size = price.setting.dataset_size
         examples = f"{size} examples" if size is not None else f"1/{price.way.parts} of the data"
-        return f"each run has {price.setting.steps} steps on {examples}"
-    per_run = _per_run(price, request)
-    if per_run is not None:
+        notes.insert(0, f"each run has {price.setting.steps} steps on {examples}")
+    if (per_run := _per_run(price, request)) is not None:
         epsilon, delta = (rounded_down(per_run[key]) for key in ("epsilon", "delta"))
-        return f"each run with its score may cost (eps_1, delta_1) = ({epsilon}, {delta})"
-    return price.alone.note if price.alone is not None else ""
+        notes.insert(0, f"each run with its score may cost (eps_1, delta_1) = ({epsilon}, {delta})")
+    return "; ".join(notes)
 
 
 def _per_run(price: Price, request: Request) -> dict[str, float] | None:
