@@ -1,6 +1,7 @@
 """Dependencies point downwards only, and the package imports nothing it does not declare."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,8 @@ from pathlib import Path
 import dpjax
 
 PACKAGE = Path(dpjax.__file__).parent
+
+FLAG = re.compile(r"(?<![\w-])--[a-z]|`dpjax [a-z]")  # a flag, or a command to run
 
 # Each room may import the rooms before it, and its own.
 ROOMS = [
@@ -116,6 +119,43 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
         if room(path) in allowed:
             rooms = {n.split(".")[1] for n in imported(path) if n.startswith("dpjax.")}
             assert rooms <= allowed[room(path)], path
+
+
+def test_privatize_and_accounting_know_the_mechanism_and_not_each_other():
+    for own, others in (
+        ("privatize", {"accounting", "methods"}),
+        ("accounting", {"privatize", "methods", "momentum", "adaclip", "hooks"}),
+    ):
+        of_room = [path for path in files() if room(path) == own]
+        rooms = {n.split(".")[1] for p in of_room for n in imported(p) if n.startswith("dpjax.")}
+        assert "mechanism" in rooms
+        assert not rooms & others, own
+
+
+def texts(tree: ast.AST) -> set[str]:
+    """Returns the strings in a file's code, the docstrings left out."""
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    said = {
+        id(line.value)
+        for node in ast.walk(tree)
+        if isinstance(node, owners)
+        for line in node.body
+        if isinstance(line, ast.Expr)
+    }
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    }
+
+
+def test_only_the_command_line_speaks_of_flags():
+    """A sentence may be written far from its `raise`, so that every string counts."""
+    assert texts(ast.parse('"""--a"""\ndef f():\n    "--b"\n    raise E(f"{x} --c")')) == {" --c"}
+    for path in files():
+        if room(path) not in ("papers", "cli"):
+            found = [text for text in texts(ast.parse(path.read_text())) if FLAG.search(text)]
+            assert not found, f"{path} says {found}"
 
 
 # These rooms alone may use an optional extra, where they need it.

@@ -189,7 +189,8 @@ class Ledger(_LedgerRecord):
         happened, relation, left, declared = self._composed(delta, accountant, relation)
         rest = epsilon_of(happened, relation, left, accountant) if happened.events else None
         lower = rest.lower if rest is not None and not declared else 0.0
-        note, guarantee = ("", True) if rest is None else (rest.note, rest.guarantee)
+        note = _joined([declared.note, "" if rest is None else rest.note])
+        guarantee = rest is None or rest.guarantee
         return make_bound(
             (rest or 0.0) + declared, accountant, relation, lower, note, guarantee=guarantee
         )
@@ -203,22 +204,24 @@ class Ledger(_LedgerRecord):
         """
         happened, relation, left, declared = self._composed(delta, accountant, None)
         if not happened.events:
-            return declared
+            return declared.upper
         return declared + upper_epsilon_of(happened, relation, left, accountant)
 
     def _composed(
         self, delta: float, accountant: str, relation: str | NeighboringRelation | None
-    ) -> tuple[dp_accounting.DpEvent, NeighboringRelation, float, float]:
+    ) -> tuple[dp_accounting.DpEvent, NeighboringRelation, float, Bound]:
         """Returns the composed event, its relation and delta, and the epsilon of other entries."""
         delta = _checks.fraction("delta", delta)
         check_accountant(accountant)
         relation = self.relation if relation is None else as_relation(relation, FullBatch())
-        declared, left = self._declared(delta, relation)
+        declared, left = self._declared(delta, relation, accountant)
         parts = [self._event(entry, relation, accountant) for entry in self.entries]
         happened = dp_accounting.ComposedDpEvent([part for part in parts if part is not None])
         return happened, relation, left, declared
 
-    def _declared(self, delta: float, relation: NeighboringRelation) -> tuple[float, float]:
+    def _declared(
+        self, delta: float, relation: NeighboringRelation, accountant: str
+    ) -> tuple[Bound, float]:
         """Returns the epsilon of entries with their own guarantee, and the remaining delta."""
         queries = [e for e in self.entries if isinstance(e, DeclaredQuery)]
         searches = [e for e in self.entries if isinstance(e, Search) and not e.tuning.composes]
@@ -237,9 +240,10 @@ class Ledger(_LedgerRecord):
         # Each such search gets an equal share of delta; all other entries together get one share.
         rest = len(self.entries) > len(queries) + len(searches)
         share = left / max(1, len(searches) + rest)
-        spent = sum(query.epsilon for query in queries)
-        spent += sum(search.epsilon(share, relation) for search in searches)
-        return spent, share if rest else left
+        costs = [search.epsilon(share, relation) for search in searches]
+        spent = sum(query.epsilon for query in queries) + sum(costs)
+        note = _joined([cost.note for cost in costs])
+        return make_bound(spent, accountant, relation, note=note), share if rest else left
 
     def _event(
         self, entry: Entry, relation: NeighboringRelation, accountant: str
@@ -278,6 +282,11 @@ class Ledger(_LedgerRecord):
             return cls.from_plain(json.loads(text))
         except RecursionError as error:
             raise ValueError("ledger: expected less nesting") from error
+
+
+def _joined(notes: Sequence[str]) -> str:
+    """Returns the notes that say something, each once."""
+    return "; ".join(dict.fromkeys(note for note in notes if note))
 
 
 def _follows(entry: Steps, last: Steps) -> bool:

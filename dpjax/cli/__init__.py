@@ -35,8 +35,17 @@ COMMANDS: Mapping[str, str] = {
 }
 """What each command does. Its module, of the same name, is imported when it is called."""
 
-# Arguments that library errors mention, and the flags they have here.
-_FLAGS = {"resume=True": "--resume", "rekey=True": "--rekey", "another folder": "another --out"}
+# What library errors advise, and how the command line says it.
+_ADVICE = {
+    r"resume=True": "--resume",
+    r"rekey=True": "--rekey",
+    r"another folder": "another --out",
+    r"allow_import\('([^']*)'\)": r"--import \1",
+    r"call dpjax\.data\.fetch\('(\w+)'\)": r"run `dpjax data fetch \1`",
+    r"call dpjax\.data\.fetch\('(\w+)', (['\"])(.*?)\2\)": (
+        r"run `dpjax data fetch \1 --data-dir \3`"
+    ),
+}
 
 # Errors of a wrong request, file or environment; any other error is a bug and keeps its traceback.
 _REFUSALS = (
@@ -114,8 +123,7 @@ def _sentence(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}"
     else:
         text = " ".join(str(error).split()) or type(error).__name__
-    for argument, flag in _FLAGS.items():
-        text = text.replace(argument, flag)
-    text = re.sub(r"allow_import\('([^']*)'\)", r"--import \1", text)
+    for advised, here in _ADVICE.items():
+        text = re.sub(advised, here, text)
     # A file may hold terminal control characters: escape them.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -8,7 +8,7 @@ from dpjax import accounting
 from dpjax.accounting import Bound, Ledger, Steps
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import printing
-from dpjax.cli.setting import Setting
+from dpjax.train.plan import Setting
 
 __all__ = ["NO_NUMBER", "AccountantRow", "data", "measured", "text"]
 
@@ -33,9 +33,9 @@ class AccountantRow:
     error: str = ""
 
 
-def measured(setting: Setting, runs: int = 1) -> list[AccountantRow]:
-    """Returns a row for each accountant of a setting; raises ValueError if none has an answer."""
-    rows = [_row(setting, accountant, runs) for accountant in setting.accountants]
+def measured(setting: Setting, accountants: Sequence[str], runs: int = 1) -> list[AccountantRow]:
+    """Returns a row for each accountant; raises ValueError if none has an answer."""
+    rows = [_row(setting, accountant, runs) for accountant in accountants]
     if all(row.each is None for row in rows):
         raise ValueError(rows[0].error)
     return rows

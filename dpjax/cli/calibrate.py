@@ -8,9 +8,8 @@ from dpjax import _toml, accounting
 from dpjax.accounting.bound import rounded_up
 from dpjax.cli import accountant_table, describe, flags, printing
 from dpjax.cli.command import Command
-from dpjax.cli.request import Request
-from dpjax.cli.setting import Setting, setting_of
-from dpjax.cli.source import read_request
+from dpjax.cli.request import Request, read_request
+from dpjax.train.plan import Setting
 
 __all__ = ["COMMAND"]
 
@@ -26,16 +25,16 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
     setting = _calibrated(request)
-    found = accountant_table.measured(setting)
+    found = accountant_table.measured(setting, request.accountants(setting))
     if args.output is not None:
         Path(args.output).write_text(_toml.dumps(setting.mechanism.to_plain()), encoding="utf-8")
     printing.show(
         args.json,
         _text(request, setting, found, args.output),
         {
-            **describe.setting_data(setting),
+            **describe.setting_data(request, setting),
             "target": request.epsilon,
-            "calibrated_by": setting.accountants[0],
+            "calibrated_by": setting.accountant,
             "output": args.output,
             "results": accountant_table.data(found),
         },
@@ -45,19 +44,18 @@ def _run(args: argparse.Namespace) -> int:
 
 def _calibrated(request: Request) -> Setting:
     """Returns the setting with the noise that the first accountant requires."""
-    # A number's value does not matter here; a curve keeps the shape it has at 1.
-    setting = setting_of(request, calibrated=False)
+    setting = request.asked()
     method = accounting.calibrate(
         setting.mechanism,
         setting.sampling,
         setting.steps,
-        request.required("epsilon"),
+        request.epsilon,
         setting.delta,
-        setting.accountants[0],
+        setting.accountant,
         start=setting.start,
         relation=setting.relation,
     )
-    return replace(setting, mechanism=method)
+    return replace(setting, method=method)
 
 
 def _text(
@@ -66,8 +64,8 @@ def _text(
     found: list[accountant_table.AccountantRow],
     output: str | None,
 ) -> str:
-    budget = f"epsilon at most {request.epsilon:g}, by {setting.accountants[0]}"
-    lines = [*describe.headed(setting), ("budget", budget)]
+    budget = f"epsilon at most {request.epsilon:g}, by {setting.accountant}"
+    lines = [*describe.headed(request, setting), ("budget", budget)]
     if output is not None:
         lines.append(("written", output))
     sigma = rounded_up(describe.noise_of(setting).total[0], 6)

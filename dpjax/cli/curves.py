@@ -13,10 +13,10 @@ from dpjax import accounting
 from dpjax.accounting import Bound
 from dpjax.accounting.bound import upper_epsilon_of
 from dpjax.cli import describe
-from dpjax.cli.setting import Setting
 from dpjax.mechanism import Mechanism
 from dpjax.schedules import FloatOrSchedule, value_at
 from dpjax.thresholds import Threshold
+from dpjax.train.plan import Setting
 
 __all__ = ["Curve", "EpsilonCurve", "epsilon_curve", "noise_curves", "threshold_curves"]
 

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpjax.accounting.bound import rounded_up
-from dpjax.cli.setting import Setting
-from dpjax.sampling import FixedSize, FullBatch, Sampling, TruncatedPoisson
+from dpjax.cli.request import Request
+from dpjax.sampling import FixedSize, FullBatch, TruncatedPoisson
 from dpjax.thresholds import Threshold
+from dpjax.train.plan import Setting
 
-__all__ = ["Noise", "headed", "noise_of", "noise_text", "setting_data"]
+__all__ = ["Noise", "headed", "noise_of", "noise_text", "sampling_text", "setting_data"]
 
 
 @dataclass(frozen=True)
@@ -69,19 +70,22 @@ def _span(ends: tuple[float, float]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def headed(setting: Setting) -> list[tuple[str, str]]:
+def headed(request: Request, setting: Setting) -> list[tuple[str, str]]:
     """Returns the setting as names and values for `dpjax.cli.printing.pairs`."""
     start = f", after {setting.start}" if setting.start else ""
-    default = " (1/N, the default)" if setting.delta_is_default else ""
+    stopped = ", stopped by the budget" if setting.stopped_early else ""
+    default = " (1/N, the default)" if request.delta_is_default else ""
     return [
         ("method", f"{setting.name}, {noise_text(setting)}"),
-        ("sampling", _sampling_text(setting.sampling, setting)),
-        ("steps", f"{setting.steps}{start}"),
+        ("sampling", sampling_text(setting)),
+        ("steps", f"{setting.steps}{start}{stopped}"),
         ("delta", f"{rounded_up(setting.delta, 6)}{default}"),
     ]
 
 
-def _sampling_text(sampling: Sampling, setting: Setting) -> str:
+def sampling_text(setting: Setting) -> str:
+    """Returns how the batches are drawn, in words."""
+    sampling = setting.sampling
     if isinstance(sampling, FullBatch):
         return "full batches"
     if isinstance(sampling, FixedSize):
@@ -94,7 +98,7 @@ def _sampling_text(sampling: Sampling, setting: Setting) -> str:
     return text
 
 
-def setting_data(setting: Setting) -> dict[str, Any]:
+def setting_data(request: Request, setting: Setting) -> dict[str, Any]:
     """Returns the setting as plain data."""
     noise = noise_of(setting)
     return {
@@ -104,9 +108,10 @@ def setting_data(setting: Setting) -> dict[str, Any]:
         "sigma_statistic": noise.statistic,
         "sampling": setting.sampling.to_plain(),
         "steps": setting.steps,
-        "epochs": setting.epochs,
+        "stopped_early": setting.stopped_early,
+        "epochs": setting.steps / setting.steps_per_epoch,
         "start": setting.start,
         "delta": setting.delta,
-        "delta_is_default": setting.delta_is_default,
+        "delta_is_default": request.delta_is_default,
         "relation": setting.relation,
     }

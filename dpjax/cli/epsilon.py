@@ -4,8 +4,7 @@ import argparse
 
 from dpjax.cli import accountant_table, describe, flags, printing
 from dpjax.cli.command import Command
-from dpjax.cli.setting import setting_of
-from dpjax.cli.source import read_request
+from dpjax.cli.request import read_request
 
 __all__ = ["COMMAND"]
 
@@ -23,11 +22,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
-    setting = setting_of(request)
-    found = accountant_table.measured(setting, request.runs)
-    head = printing.pairs(describe.headed(setting))
+    setting = request.resolved()
+    found = accountant_table.measured(setting, request.accountants(setting), request.runs)
+    head = printing.pairs(describe.headed(request, setting))
     text = f"{head}\n\n{accountant_table.text(found, request.runs)}"
-    data = describe.setting_data(setting)
+    data = describe.setting_data(request, setting)
     data.update(runs=request.runs, results=accountant_table.data(found))
     printing.show(args.json, text, data)
     return 0

@@ -16,10 +16,12 @@ from dpjax.train.folder import RunFolder
 
 __all__ = [
     "add_experiment_flags",
+    "check_arguments",
     "load_data",
     "read_experiment",
     "stored_experiment",
     "unused_folder",
+    "with_method",
 ]
 
 
@@ -100,8 +102,8 @@ def read_experiment(
     else:
         experiment = base or _default(args)
     changes: dict[str, Any] = dict(map(assignment, args.set))
-    experiment = _with_method(experiment, changes.pop("method.name", None) or method)
-    _check_arguments(experiment, changes)
+    experiment = with_method(experiment, changes.pop("method.name", None) or method)
+    check_arguments(experiment, changes)
     flags = {"privacy.epsilon": args.epsilon, "run.seed": args.seed, "run.seeds": args.seeds}
     changes |= {path: value for path, value in flags.items() if value is not None}
     if args.diagnostics:
@@ -115,7 +117,7 @@ def _default(args: argparse.Namespace) -> Experiment:
     return Experiment() if own_data else DIGITS
 
 
-def _with_method(experiment: Experiment, name: str | None) -> Experiment:
+def with_method(experiment: Experiment, name: str | None) -> Experiment:
     """Returns the experiment with the named method; the same method keeps its arguments."""
     table = experiment.method
     if name is None or ("kind" not in table and table.get("name") == name):
@@ -123,8 +125,8 @@ def _with_method(experiment: Experiment, name: str | None) -> Experiment:
     return replace(experiment, method={"name": name})
 
 
-def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None:
-    """Refuses a constructor's argument if the method is in plain form, as runs store it."""
+def check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None:
+    """Refuses a constructor's argument if the method is in plain form."""
     table = experiment.method
     if "kind" not in table:
         return
@@ -133,8 +135,8 @@ def _check_arguments(experiment: Experiment, changes: Mapping[str, Any]) -> None
         section, _, key = path.partition(".")
         if section == "method" and key.partition(".")[0] not in known:
             raise ValueError(
-                f"--set {path}: the run stores its method whole; expected --method NAME with all "
-                "arguments, or none of them to leave it as it is"
+                f"{path} with a method in plain form (kind = {table['kind']!r}), as runs "
+                "store it: expected one of its fields, or --method NAME with all arguments"
             )
 
 
@@ -161,14 +163,14 @@ def stored_experiment(folder: Path, varied: bool = False) -> Experiment:
     return experiment
 
 
-def load_data(experiment: Experiment, args: argparse.Namespace) -> Dataset:
+def load_data(experiment: Experiment, data_dir: str | None = None) -> Dataset:
     """Returns the data of an experiment: by name, from a file, or from a user's function."""
     config = experiment.data
     if config.path is not None:
         return data.read_file(config.path, config.name)
     if ":" in config.name:
         return data.from_function(config.name)
-    return load_dataset(experiment, args.data_dir)
+    return load_dataset(experiment, data_dir)
 
 
 def unused_folder(name: str) -> Path:

@@ -34,7 +34,7 @@ def _run(args: argparse.Namespace) -> int:
     run = RunFolder(Path(args.folder))
     for module in args.imports:
         allow_import(module)
-    dataset = load_data(run.read_config(), args)
+    dataset = load_data(run.read_config(), args.data_dir)
     for file in export(run, dataset, Path(args.output)):
         print(file)
     return 0

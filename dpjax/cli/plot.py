@@ -20,8 +20,8 @@ from dpjax.cli import (
 from dpjax.cli.command import Command, Group
 from dpjax.cli.curves import Curve, EpsilonCurve
 from dpjax.cli.released_runs import read_runs
-from dpjax.cli.setting import Setting, setting_of
-from dpjax.cli.source import read_request
+from dpjax.cli.request import read_request
+from dpjax.train.plan import Setting
 
 __all__ = ["GROUP", "Privacy", "draw_privacy"]
 
@@ -58,8 +58,8 @@ def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
     if not request.accountant:
         request = replace(request, accountant=("all",))
-    setting = setting_of(request)
-    found, errors = _epsilons(setting)
+    setting = request.resolved()
+    found, errors = _epsilons(setting, request.accountants(setting))
     shown = Privacy(
         _title(setting),
         setting.delta,
@@ -69,15 +69,15 @@ def _run(args: argparse.Namespace) -> int:
     )
     draw_privacy(shown, args.output)
     notes = [f"\nnot drawn: {error}" for error in errors]
-    data = {**describe.setting_data(setting), **_data(shown), "errors": errors}
+    data = {**describe.setting_data(request, setting), **_data(shown), "errors": errors}
     printing.show(args.json, f"{args.output}{''.join(notes)}", {**data, "output": args.output})
     return 0
 
 
-def _epsilons(setting: Setting) -> tuple[list[EpsilonCurve], list[str]]:
+def _epsilons(setting: Setting, accountants: Sequence[str]) -> tuple[list[EpsilonCurve], list[str]]:
     """Returns the curves of the accountants that have one, and why the others do not."""
     found, errors = [], []
-    for accountant in setting.accountants:
+    for accountant in accountants:
         try:
             found.append(curves.epsilon_curve(setting, accountant))
         except accountant_table.NO_NUMBER as error:
@@ -88,8 +88,7 @@ def _epsilons(setting: Setting) -> tuple[list[EpsilonCurve], list[str]]:
 
 
 def _title(setting: Setting) -> str:
-    sampling = dict(describe.headed(setting))["sampling"]
-    return f"{setting.name}, {setting.steps} steps, {sampling}"
+    return f"{setting.name}, {setting.steps} steps, {describe.sampling_text(setting)}"
 
 
 def _data(shown: Privacy) -> dict[str, Any]:

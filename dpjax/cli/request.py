@@ -1,108 +1,180 @@
-"""A request from a file and flags, as one frozen record, checked field by field."""
+"""What an accounting command is asked: an experiment as `dpjax train` reads it, and more flags."""
 
-from dataclasses import dataclass
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dpjax import _checks
-from dpjax.accounting.relation import ACCOUNTANTS
+from dpjax import _checks, _toml
+from dpjax.accounting.relation import ACCOUNTANTS, SUPPORTED, as_relation
+from dpjax.cli.experiment import check_arguments, load_data, with_method
+from dpjax.cli.flags import assignment
+from dpjax.data.registry import source_of
+from dpjax.train.config import Experiment
+from dpjax.train.plan import Setting, resolve, setting_of
 
-__all__ = ["SAMPLINGS", "Request"]
+__all__ = ["Request", "read_request"]
 
-SAMPLINGS = ("poisson", "truncated", "fixed", "full")
+# The fields of an experiment that have a flag of their own.
+_PATHS = {
+    "dataset_size": "data.examples",
+    "noise_multiplier": "method.noise_multiplier",
+    "sampling": "train.sampling",
+    "batch_size": "train.batch_size",
+    "max_size": "train.max_size",
+    "steps": "train.steps",
+    "epochs": "train.epochs",
+    "epsilon": "privacy.epsilon",
+    "delta": "privacy.delta",
+}
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as written; `dpjax.cli.setting.Setting` is the resolved form.
+    """An experiment, and what a command is to print about it.
 
     Args:
-        method: a table: the plain form of a mechanism, or a constructor's name with its
-            arguments.
-        sampling: one of `SAMPLINGS`, or a table, the plain form of a sampling; None for Poisson
-            sampling at B / N.
-        dataset_size: N.
-        batch_size: B, the expected batch size.
-        max_size: the largest batch, for truncated sampling.
-        steps: how many steps are released.
-        epochs: the number of epochs, instead of steps.
-        start: how many steps were released before.
-        delta: a number, "1/N", or None for 1/N.
-        accountant: names of accountants, or "all"; empty for the sampler's first.
+        experiment: the experiment, with the size of its data unless that is unknown.
+        accountant: names of accountants to ask, or "all"; empty for the experiment's own, which
+            decides what runs in any case.
         relation: the neighbouring relation; None for the sampler's own.
+        start: how many steps were released before.
+        delta_is_default: whether neither file nor flags give delta, and so it is 1 / N.
         runs: how many such runs are published.
-        epsilon: the budget to calibrate for.
         candidates: the number of candidates in a search.
         mean: the expected number of runs in a repeated search; None for two per candidate.
     """
 
-    method: Any = None
-    sampling: Any = None
-    dataset_size: int | None = None
-    batch_size: int | None = None
-    max_size: int | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    start: int = 0
-    delta: float | str | None = None
+    experiment: Experiment
     accountant: tuple[str, ...] = ()
     relation: str | None = None
+    start: int = 0
+    delta_is_default: bool = False
     runs: int = 1
-    epsilon: float | None = None
     candidates: int | None = None
     mean: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks the fields, and that exclusive ones are not combined."""
-        counts = ("dataset_size", "batch_size", "max_size", "steps", "runs", "candidates")
-        for field in self._given(*counts):
-            _checks.integer(field, getattr(self, field), at_least=1)
+        """Checks the fields."""
         _checks.integer("start", self.start, at_least=0)
-        for field in self._given("epochs", "epsilon", "mean"):
-            _checks.positive(field, getattr(self, field))
-        if self.delta not in (None, "1/N"):
-            _checks.fraction("delta", self.delta)
-        if self.steps is not None and self.epochs is not None:
-            raise ValueError(f"epochs = {self.epochs:g} with steps = {self.steps}: expected one")
-        self._check_names()
-        self._check_sampling()
-
-    def required(self, field: str) -> Any:
-        """Returns a field that a command requires; raises ValueError if it is missing."""
-        value = getattr(self, field)
-        if value is None:
-            flag = field.replace("_", "-")
-            raise ValueError(f"{field}: missing; expected --{flag}, or {field} in the file")
-        return value
-
-    def _given(self, *fields: str) -> list[str]:
-        return [field for field in fields if getattr(self, field) is not None]
-
-    def _check_names(self) -> None:
-        known = (*ACCOUNTANTS, "all")
+        _checks.integer("runs", self.runs, at_least=1)
+        if self.candidates is not None:
+            _checks.integer("candidates", self.candidates, at_least=1)
+        if self.mean is not None:
+            _checks.positive("mean", self.mean)
         for name in self.accountant:
-            if name not in known:
-                hint = _checks.nearest(str(name), known)
-                raise ValueError(f"accountant = {name!r}: {hint}")
-        if not isinstance(self.relation, str | None):
-            raise TypeError(f"relation = {self.relation!r}: expected a name")
+            _checks.choice("accountant", name, (*ACCOUNTANTS, "all"))
 
-    def _check_sampling(self) -> None:
-        if not isinstance(self.sampling, str | dict | None):
-            raise TypeError(f"sampling = {self.sampling!r}: expected a name or a table")
-        if isinstance(self.sampling, str) and self.sampling not in SAMPLINGS:
-            hint = _checks.nearest(self.sampling, SAMPLINGS)
-            raise ValueError(f"sampling = {self.sampling!r}: {hint}")
-        if self.max_size is not None and self.sampling != "truncated":
-            raise ValueError(f"max_size = {self.max_size}: expected sampling = 'truncated' with it")
-        if self.batch_size is None:
-            return
-        if isinstance(self.sampling, dict) or self.sampling == "full":
+    @property
+    def epsilon(self) -> float:
+        """The budget; raises ValueError if there is none."""
+        if self.experiment.privacy.epsilon is None:
+            raise ValueError("epsilon: missing; expected --epsilon, or privacy.epsilon in the file")
+        return self.experiment.privacy.epsilon
+
+    def asked(self) -> Setting:
+        """Returns the run that is asked for, for commands that look for its noise."""
+        experiment = self._whole()
+        return self._viewed(setting_of(experiment, experiment.data.examples))
+
+    def resolved(self) -> Setting:
+        """Returns what `dpjax train` would run: with the noise and the steps the budget allows."""
+        experiment = self._whole()
+        size = experiment.data.examples
+        if size is None:
+            return self._viewed(setting_of(experiment, None))
+        return self._viewed(resolve(experiment, size))
+
+    def accountants(self, setting: Setting) -> tuple[str, ...]:
+        """Returns the accountants to ask, each once."""
+        works = SUPPORTED[type(setting.sampling)][as_relation(self.relation, setting.sampling)]
+        named = [
+            name for entry in self.accountant for name in (works if entry == "all" else (entry,))
+        ]
+        return tuple(dict.fromkeys(named)) or (setting.accountant,)
+
+    def _whole(self) -> Experiment:
+        """Returns the experiment with the steps that were released before it."""
+        if not self.start:
+            return self.experiment
+        steps = setting_of(self.experiment, self.experiment.data.examples).steps
+        return self.experiment.set("train.steps", self.start + steps)
+
+    def _viewed(self, setting: Setting) -> Setting:
+        if not self.start < setting.steps:
             raise ValueError(
-                f"batch_size = {self.batch_size} with sampling = {self.sampling!r}: expected one "
-                "of them, since the sampling says the size itself"
+                f"start = {self.start}: expected fewer than the {setting.steps} steps that "
+                "privacy.epsilon allows"
             )
-        if self.dataset_size is not None and self.batch_size > self.dataset_size:
+        return replace(
+            setting,
+            steps=setting.steps - self.start,
+            asked=setting.asked - self.start,
+            start=self.start,
+            accountant=self.accountants(setting)[0],
+            relation=as_relation(self.relation, setting.sampling).name.lower(),
+        )
+
+
+def read_request(args: argparse.Namespace) -> Request:
+    """Returns the request for a command's arguments.
+
+    A file is an experiment, as `dpjax train` reads it, with the same defaults. It may also be a
+    single mechanism, as in configs/methods and as written by `dpjax calibrate --output`; the flags
+    then give the rest, as they do without a file.
+    """
+    flags = vars(args)
+    file = {} if args.config is None else _toml.read(args.config)
+    alone = args.config is None or "kind" in file
+    if alone:
+        _check_complete(flags, file)
+        experiment = Experiment(method=file or {"name": flags["method"]})
+    else:
+        experiment = Experiment.from_file(args.config)
+    experiment = with_method(experiment, flags.get("method"))
+    changes = {f"method.{key}": value for key, value in map(assignment, flags.get("set", ()))}
+    changes |= {path: flags[flag] for flag, path in _PATHS.items() if flag in flags}
+    check_arguments(experiment, changes)
+    if flags.get("sampling") == "fixed":
+        changes["privacy.accountant"] = "rdp"  # the one that knows it
+    experiment = experiment.with_values(changes)
+    if not alone:
+        experiment = experiment.set("data.examples", _dataset_size(experiment))
+    names = tuple(flags.get("accountant", ()))
+    own = ("relation", "start", "runs", "candidates", "mean")
+    given = {key: flags[key] for key in own if key in flags}
+    default = "delta" not in flags and "delta" not in file.get("privacy", {})
+    return Request(experiment, names, delta_is_default=default, **given)
+
+
+def _check_complete(flags: Mapping[str, Any], method: Mapping[str, Any]) -> None:
+    """Raises ValueError unless the flags say all that an experiment would."""
+    if not method and "method" not in flags:
+        raise ValueError(
+            "method: missing; expected --method NAME, or --config with an experiment or a method"
+        )
+    needed: list[tuple[str, ...]] = [("steps", "epochs")]
+    if flags.get("sampling") != "full":
+        needed += [("dataset_size",), ("batch_size",)]
+    elif "delta" not in flags:
+        needed += [("dataset_size",)]
+    for names in needed:
+        if not any(name in flags for name in names):
+            written = " or ".join(f"--{name.replace('_', '-')}" for name in names)
             raise ValueError(
-                f"batch_size = {self.batch_size}: expected at most dataset_size = "
-                f"{self.dataset_size}"
+                f"{names[0]}: missing; expected {written}, or --config with an experiment"
             )
+
+
+def _dataset_size(experiment: Experiment) -> int:
+    """Returns N as `dpjax train` finds it; reads the data only if nothing else says it."""
+    config = experiment.data
+    if config.examples is not None:
+        return config.examples
+    if config.path is None and ":" in config.name:
+        raise ValueError(
+            f"data.examples: missing; expected --dataset-size, since {config.name} is not called "
+            "for its data here"
+        )
+    known = None if config.path is not None else source_of(config.name).examples[0]
+    return load_data(experiment).size if known is None else known

@@ -157,7 +157,7 @@ def trained(
     **options: Any,
 ) -> list[Result]:
     """Trains with the data, the progress and the messages of the command line."""
-    dataset = load_data(experiment, args)
+    dataset = load_data(experiment, args.data_dir)
     return train(
         experiment,
         dataset,

@@ -14,11 +14,10 @@ from dpjax.accounting.tuning import Tuning
 from dpjax.cli import describe, flags, printing
 from dpjax.cli.accountant_table import NO_NUMBER
 from dpjax.cli.command import Command
-from dpjax.cli.request import Request
-from dpjax.cli.setting import Setting, part_of, setting_of
-from dpjax.cli.source import read_request
+from dpjax.cli.request import Request, read_request
+from dpjax.train.plan import Setting
 
-__all__ = ["COMMAND", "Price", "Way", "priced", "ways"]
+__all__ = ["COMMAND", "Price", "Way", "part_of", "priced", "ways"]
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,12 @@ def ways(candidates: int, epsilon: float, mean: float | None = None) -> list[Way
 
 def priced(request: Request) -> tuple[Setting, list[Price]]:
     """Returns the requested run, and each way's price; raises ValueError if no way works."""
-    setting = setting_of(request, calibrated=False)
+    if request.candidates is None:
+        raise ValueError("candidates: missing; expected --candidates")
+    setting = request.asked()
     _check(setting)
-    epsilon = request.required("epsilon")
-    known = ways(request.required("candidates"), epsilon, request.mean)
-    prices = [_price(way, request, setting, epsilon) for way in known]
+    known = ways(request.candidates, request.epsilon, request.mean)
+    prices = [_price(way, request, setting) for way in known]
     if all(price.setting is None for price in prices):
         raise ValueError(prices[0].error)
     return setting, prices
@@ -106,13 +106,13 @@ def _check(setting: Setting) -> None:
         raise ValueError(f"start = {setting.start}: expected 0, a search has whole runs")
 
 
-def _price(way: Way, request: Request, setting: Setting, epsilon: float) -> Price:
+def _price(way: Way, request: Request, setting: Setting) -> Price:
     try:
         if way.parts > 1:
-            setting = setting_of(part_of(request, setting, way.parts), calibrated=False)
-        found, whole = _planned(way, setting, epsilon)
+            setting = part_of(request, way.parts).asked()
+        found, whole = _planned(way, setting, request.epsilon)
         # By the same accountant, a run on its own part of the data costs what the search costs.
-        accountant = found.accountants[0] if whole is None or way.parts == 1 else whole.accountant
+        accountant = found.accountant if whole is None or way.parts == 1 else whole.accountant
         alone = accounting.epsilon(
             found.mechanism, found.sampling, found.steps, found.delta, accountant
         )
@@ -121,14 +121,31 @@ def _price(way: Way, request: Request, setting: Setting, epsilon: float) -> Pric
     return Price(way, found, alone, alone if whole is None else whole)
 
 
+def part_of(request: Request, parts: int) -> Request:
+    """Returns the request for the same run on one of `parts` equal parts of the data.
+
+    Batch size and epochs stay the same, so the rate is higher and there are fewer steps.
+    """
+    setting, train = request.asked(), request.experiment.train
+    changes: dict[str, Any] = {
+        "train.epochs": train.epochs or setting.steps / setting.steps_per_epoch,
+        "privacy.delta": setting.delta,
+    }
+    if setting.dataset_size is not None:
+        changes["data.examples"] = setting.dataset_size // parts
+        if setting.dataset_size < parts:
+            raise ValueError(f"dataset_size = {setting.dataset_size}: expected at least {parts}")
+    return replace(request, experiment=request.experiment.with_values(changes))
+
+
 def _planned(way: Way, setting: Setting, epsilon: float) -> tuple[Setting, Bound | None]:
     """Returns the run that the budget allows, and the cost of the search; None without a search."""
     budget = (setting.mechanism, setting.sampling, setting.steps, epsilon, setting.delta)
     if way.tuning is None:
-        found = accounting.calibrate(*budget, setting.accountants[0])
-        return replace(setting, mechanism=found), None
+        found = accounting.calibrate(*budget, setting.accountant)
+        return replace(setting, method=found), None
     search = way.tuning.plan(*budget)
-    return replace(setting, mechanism=search.mechanism), search.epsilon(setting.delta)
+    return replace(setting, method=search.mechanism), search.epsilon(setting.delta)
 
 
 _ASSUMED = (
@@ -151,7 +168,7 @@ def _add(parser: argparse.ArgumentParser, flag: str, **kwargs: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     request = read_request(args)
     setting, prices = priced(request)
-    data = describe.setting_data(setting)
+    data = describe.setting_data(request, setting)
     # Each way has its own noise.
     for key in ("method", "noise_multiplier", "sigma_gradient", "sigma_statistic"):
         del data[key]
@@ -166,7 +183,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _text(request: Request, setting: Setting, prices: Sequence[Price]) -> str:
-    lines = [("method", setting.name), *describe.headed(setting)[1:]]
+    lines = [("method", setting.name), *describe.headed(request, setting)[1:]]
     lines.append(("budget", f"epsilon at most {request.epsilon:g} for the whole search"))
     lines.append(("candidates", f"{request.candidates}"))
     marks, notes = printing.footnotes([_note(price, request) for price in prices])
@@ -192,24 +209,24 @@ def _cells(price: Price, mark: str) -> list[str]:
 
 
 def _note(price: Price, request: Request) -> str:
-    if price.setting is None:
+    if price.setting is None or price.whole is None:
         return price.error
+    notes = [price.whole.note] if price.whole.note else []
     if price.way.parts > 1:
         size = price.setting.dataset_size
         examples = f"{size} examples" if size is not None else f"1/{price.way.parts} of the data"
-        return f"each run has {price.setting.steps} steps on {examples}"
-    per_run = _per_run(price, request)
-    if per_run is not None:
+        notes.insert(0, f"each run has {price.setting.steps} steps on {examples}")
+    if (per_run := _per_run(price, request)) is not None:
         epsilon, delta = (rounded_down(per_run[key]) for key in ("epsilon", "delta"))
-        return f"each run with its score may cost (eps_1, delta_1) = ({epsilon}, {delta})"
-    return price.alone.note if price.alone is not None else ""
+        notes.insert(0, f"each run with its score may cost (eps_1, delta_1) = ({epsilon}, {delta})")
+    return "; ".join(notes)
 
 
 def _per_run(price: Price, request: Request) -> dict[str, float] | None:
     """Returns the budget that Liu and Talwar's method leaves for each run."""
     if price.setting is None or not isinstance(price.way.tuning, tuning.liu_talwar):
         return None
-    found = price.way.tuning.per_run(request.required("epsilon"), price.setting.delta)
+    found = price.way.tuning.per_run(request.epsilon, price.setting.delta)
     return dict(zip(("epsilon", "delta"), found, strict=True))
 
 
@@ -227,7 +244,7 @@ def _price_data(price: Price, request: Request) -> dict[str, Any]:
         return data
     return {
         **data,
-        **describe.setting_data(price.setting),
+        **describe.setting_data(request, price.setting),
         "alone": printing.bound_data(price.alone),
         "whole": printing.bound_data(price.whole),
     }

@@ -82,8 +82,8 @@ def _what_to_put_where(
     sentence = f"{source.title}: {what} missing; put what is missing into {folder}"
     if not source.addresses:
         return f"{sentence} ({source.notes})"
-    flag = "" if directory is None else f" --data-dir {os.fspath(directory)}"
-    return f"{sentence}, or run `dpjax data fetch {source.name}{flag}`, which downloads it"
+    where = "" if directory is None else f", {os.fspath(directory)!r}"
+    return f"{sentence}, or call dpjax.data.fetch({source.name!r}{where}), which downloads it"
 
 
 def _check_counts(source: Source, dataset: Dataset, folder: Path) -> None:

@@ -24,6 +24,9 @@ __all__ = [
 
 SAMPLINGS = ("poisson", "truncated", "fixed", "full")
 
+BUDGET_ACCOUNTANTS = ("pld", "rdp")
+"""Those whose epsilon is a guarantee under every sampling that they know."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -222,7 +225,7 @@ class PrivacyConfig:
             object.__setattr__(self, "epsilon", _checks.positive("privacy.epsilon", self.epsilon))
         if self.delta != "1/N":
             object.__setattr__(self, "delta", _checks.fraction("privacy.delta", self.delta))
-        _checks.choice("privacy.accountant", self.accountant, ("pld", "rdp"))
+        _checks.choice("privacy.accountant", self.accountant, BUDGET_ACCOUNTANTS)
         _text("privacy.unit", self.unit)
 
 
@@ -414,6 +417,8 @@ class Experiment:
             if section not in plain:
                 raise ValueError(f"{path}: {section}: unknown; {_checks.nearest(section, plain)}")
             _give_way(plain, path, value)
+        for path, value in values.items():
+            section, _, key = path.partition(".")
             _put(plain[section], key.split("."), value, path)
         return self.from_plain(plain)
 
@@ -491,6 +496,8 @@ def _give_way(plain: dict[str, Any], path: str, value: Any) -> None:
         plain["train"].pop("epochs", None)
     if path == "train.sampling" and value == "full":
         plain["train"].pop("batch_size", None)
+    if path == "train.sampling" and value != "truncated":
+        plain["train"].pop("max_size", None)
     if path == "method.name" and plain["method"].get("name") != value:
         plain["method"] = {}  # another constructor has other arguments
 

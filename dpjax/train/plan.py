@@ -17,9 +17,9 @@ from dpjax.mechanism import Mechanism, Release
 from dpjax.methods.table import build_method
 from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpjax.schedules import steps_of
-from dpjax.train.config import Experiment, OptimizerConfig, TrainConfig
+from dpjax.train.config import BUDGET_ACCOUNTANTS, Experiment, OptimizerConfig, TrainConfig
 
-__all__ = ["Plan", "build_optimizer", "resolve"]
+__all__ = ["Plan", "Setting", "build_optimizer", "resolve", "setting_of"]
 
 # The length of a schedule that is given none is that of the run.
 _LENGTHS = ("decay_steps", "transition_steps")
@@ -28,35 +28,38 @@ _LENGTHS = ("decay_steps", "transition_steps")
 _UNFIT = ("scale_by_learning_rate", "scale_by_rprop", "scale_by_schedule", "lbfgs", "noisy_sgd")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What an experiment comes to on data of a given size.
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is accounted for: what runs, on which batches, for how long, at which delta.
 
     Attributes:
-        experiment: the experiment, resolved: the method in plain form with its noise, the number
-            of steps, delta as a number. Resolving it again changes nothing.
         method: what runs and is accounted.
         sampling: what draws the batches.
-        dataset_size: N.
-        batch_size: B, the expected batch size.
-        steps: T, as many as the budget allows.
+        dataset_size: N; None where full batches come from data of unknown size.
+        batch_size: B, the expected batch size; None if N is unknown.
+        steps: T, how many steps are released.
+        asked: how many were asked for, of which the budget may allow fewer.
+        start: how many steps of the run were released before these.
         delta: the target.
         accountant: who counts.
+        relation: the neighbouring relation, such as "add_or_remove_one".
     """
 
-    experiment: Experiment
     method: Release
     sampling: Sampling
-    dataset_size: int
-    batch_size: float
+    dataset_size: int | None
+    batch_size: float | None
     steps: int
+    asked: int
+    start: int = 0
     delta: float
     accountant: str
+    relation: str
 
     @property
-    def asked(self) -> int:
-        """How many steps were asked for."""
-        return self.experiment.train.steps or self.steps
+    def steps_per_epoch(self) -> float:
+        """N / B."""
+        return _steps_per_epoch(self.dataset_size, self.batch_size)
 
     @property
     def stopped_early(self) -> bool:
@@ -64,14 +67,30 @@ class Plan:
         return self.steps < self.asked
 
     @property
-    def steps_per_epoch(self) -> float:
-        """N / B."""
-        return self.dataset_size / self.batch_size
-
-    @property
     def name(self) -> str:
         """The method's name, for files and tables."""
         return self.method.name or "mechanism"
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The method, for the accounting; raises ValueError if it has no guarantee."""
+        if not isinstance(self.method, Mechanism):
+            raise ValueError(f"method {self.method.name}: {self.method.guarantee.statement}")
+        return self.method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Setting):
+    """What an experiment comes to on data of a given size: as many steps as the budget allows.
+
+    Attributes:
+        experiment: the experiment, resolved: the method in plain form with its noise, the number
+            of steps, delta as a number. Resolving it again changes nothing.
+    """
+
+    experiment: Experiment
+    dataset_size: int
+    batch_size: float
 
     @property
     def private(self) -> bool:
@@ -140,40 +159,72 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
         >>> resolve(plan.experiment, 1437).experiment == plan.experiment
         True
     """
-    config = experiment.train
-    if experiment.data.examples not in (None, dataset_size):
+    setting = setting_of(experiment, dataset_size)
+    method, calibrated = _with_noise(setting, experiment.privacy.epsilon)
+    resolved = replace(
+        experiment,
+        data=replace(experiment.data, examples=dataset_size),
+        method=method.to_plain(),
+        train=replace(experiment.train, epochs=None, steps=setting.steps),
+        privacy=replace(experiment.privacy, delta=setting.delta),
+    )
+    plan = Plan(**{**vars(setting), "method": method, "experiment": resolved})
+    return plan if calibrated else plan.within_budget()
+
+
+def setting_of(experiment: Experiment, dataset_size: int | None) -> Setting:
+    """Returns what an experiment asks for, before its budget decides on noise and steps.
+
+    Args:
+        experiment: the experiment.
+        dataset_size: N, the number of private examples; full batches do not need it.
+
+    Example:
+        >>> setting = setting_of(Experiment(), dataset_size=1437)
+        >>> setting.steps, setting.relation, setting.method.noise_multiplier
+        (57, 'add_or_remove_one', None)
+    """
+    config, data = experiment.train, experiment.data
+    if data.examples not in (None, dataset_size):
         raise ValueError(
-            f"data.examples = {experiment.data.examples}: expected {dataset_size}, as many as "
-            f"{experiment.data.name} has"
+            f"data.examples = {data.examples}: expected {dataset_size}, as many as {data.name} has"
         )
     sampling = _sampling(config, dataset_size)
-    batch_size = float(config.batch_size or dataset_size)
-    per_epoch = dataset_size / batch_size
+    batch_size = config.batch_size or dataset_size
+    per_epoch = _steps_per_epoch(dataset_size, batch_size)
+    if config.epochs is not None and not config.epochs * per_epoch < 2**31:
+        raise ValueError(f"train.epochs = {config.epochs:g}: expected fewer than 2^31 steps")
     steps = config.steps or steps_of(config.epochs or 0.0, per_epoch)
-    given = experiment.privacy.delta
-    delta = float(given) if isinstance(given, int | float) else 1 / dataset_size
     facts = {
         "steps": steps,
         "steps_per_epoch": per_epoch,
         "epochs": steps_of(steps, 1 / per_epoch),
         "dataset_size": dataset_size,
     }
-    accountant = _accountant(experiment, sampling)
-    method, calibrated = _method(experiment, sampling, steps, delta, accountant, facts)
-    resolved = replace(
-        experiment,
-        data=replace(experiment.data, examples=dataset_size),
-        method=method.to_plain(),
-        train=replace(config, epochs=None, steps=steps),
-        privacy=replace(experiment.privacy, delta=delta, accountant=accountant),
+    method = build_method(experiment.method, facts)
+    if isinstance(method, Mechanism) and method.full_batch and not isinstance(sampling, FullBatch):
+        raise ValueError(
+            f"train.sampling with method {method.name}: expected 'full', since the momentum of "
+            "every example is stored"
+        )
+    return Setting(
+        method=method,
+        sampling=sampling,
+        dataset_size=dataset_size,
+        batch_size=None if batch_size is None else float(batch_size),
+        steps=steps,
+        asked=steps,
+        delta=_delta(experiment, dataset_size),
+        accountant=_accountant(experiment, sampling),
+        relation=relation_of(sampling).name.lower(),
     )
-    plan = Plan(resolved, method, sampling, dataset_size, batch_size, steps, delta, accountant)
-    return plan if calibrated else plan.within_budget()
 
 
-def _sampling(config: TrainConfig, dataset_size: int) -> Sampling:
+def _sampling(config: TrainConfig, dataset_size: int | None) -> Sampling:
     if config.sampling == "full" or config.batch_size is None:
         return FullBatch(dataset_size)
+    if dataset_size is None:
+        raise ValueError("data.examples: missing; expected the number of private examples")
     if config.batch_size > dataset_size:
         raise ValueError(
             f"train.batch_size = {config.batch_size}: expected at most the {dataset_size} examples"
@@ -185,9 +236,25 @@ def _sampling(config: TrainConfig, dataset_size: int) -> Sampling:
     return Poisson(config.batch_size, dataset_size)
 
 
+def _steps_per_epoch(dataset_size: int | None, batch_size: float | None) -> float:
+    """Returns N / B, which is 1 for full batches of data of unknown size."""
+    return 1.0 if dataset_size is None or batch_size is None else dataset_size / batch_size
+
+
+def _delta(experiment: Experiment, dataset_size: int | None) -> float:
+    given = experiment.privacy.delta
+    if isinstance(given, int | float):
+        return float(given)
+    if dataset_size is None:
+        raise ValueError(
+            f"privacy.delta = {given!r}: expected a number, since data.examples is missing"
+        )
+    return 1 / dataset_size
+
+
 def _accountant(experiment: Experiment, sampling: Sampling) -> str:
     known = SUPPORTED[type(sampling)][relation_of(sampling)]
-    works = [name for name in known if name in ("pld", "rdp")]
+    works = [name for name in known if name in BUDGET_ACCOUNTANTS]
     asked = experiment.privacy.accountant
     if asked not in works:
         raise ValueError(
@@ -197,29 +264,17 @@ def _accountant(experiment: Experiment, sampling: Sampling) -> str:
     return asked
 
 
-def _method(
-    experiment: Experiment,
-    sampling: Sampling,
-    steps: int,
-    delta: float,
-    accountant: str,
-    facts: dict[str, Any],
-) -> tuple[Release, bool]:
+def _with_noise(setting: Setting, epsilon: float | None) -> tuple[Release, bool]:
     """Returns the method, and whether its noise was calibrated to the budget here."""
-    method, epsilon = build_method(experiment.method, facts), experiment.privacy.epsilon
-    if isinstance(method, Mechanism):
-        if method.full_batch and not isinstance(sampling, FullBatch):
+    method = setting.method
+    if isinstance(method, Mechanism) and not method.calibrated:
+        if epsilon is None:
             raise ValueError(
-                f"train.sampling with method {method.name}: expected 'full', since the momentum of "
-                "every example is stored"
+                "method.noise_multiplier: missing; expected it, or privacy.epsilon to "
+                "calibrate it to"
             )
-        if not method.calibrated:
-            if epsilon is None:
-                raise ValueError(
-                    "method.noise_multiplier: missing; expected it, or privacy.epsilon to "
-                    "calibrate it to"
-                )
-            return accounting.calibrate(method, sampling, steps, epsilon, delta, accountant), True
+        run = (setting.sampling, setting.steps, epsilon, setting.delta, setting.accountant)
+        return accounting.calibrate(method, *run), True
     if epsilon is not None and not method.guarantee.private:
         raise ValueError(
             f"privacy.epsilon = {epsilon:g} with method {method.name}: expected "

@@ -15,7 +15,15 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from dpjax import methods
-from dpjax.accounting import TAIL_ORDERS, GaussianQuery, LaplaceQuery, calibrate, epsilon, tuning
+from dpjax.accounting import (
+    TAIL_ORDERS,
+    GaussianQuery,
+    LaplaceQuery,
+    Ledger,
+    calibrate,
+    epsilon,
+    tuning,
+)
 from dpjax.accounting.missing_mass import missing_mass
 from dpjax.accounting.tuning import (
     Found,
@@ -443,6 +451,22 @@ def test_one_more_row_changes_one_part_only():
         before, after = (tuned.parts(jax.random.key(0), n) for n in (size, size + 1))
         same = sum(set(a) == set(b) for a, b in zip(before, after, strict=True))
         assert same >= 4
+
+
+@pytest.mark.parametrize(
+    "name", ["liu_talwar", "grid_composition", "repeat_and_select_1", "disjoint_split"]
+)
+def test_a_search_says_what_the_bounded_support_of_the_noise_costs(name):
+    """As a run does: `tests/accounting/test_missing_mass.py` has the numbers."""
+    tuned, delta = TUNINGS[name], 0.1 if name == "liu_talwar" else 1e-9
+    quiet, loud = (
+        Search(tuned, methods.dp_sgd(sigma), *SMALL).epsilon(delta) for sigma in (2.0, 0.2)
+    )
+    assert quiet.note == ""
+    assert "pays for the bounded support of the noise" in loud.note
+    assert ("at its delta_1 = 6.5e-10" in loud.note) == (name == "liu_talwar")
+    ledger = Ledger("data", entries=(Search(tuned, methods.dp_sgd(0.2), *SMALL),))
+    assert ledger.epsilon(delta, "rdp").note == loud.note
 
 
 # A score from private data is paid for.

@@ -1,9 +1,17 @@
 """Files and flags make one request; what is unknown, wrong or contradictory is refused by name."""
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 import dpjax
-from tests.cli.calls import SMALL, data, printed, refused
+from dpjax import data as data_sets
+from dpjax.cli import _parser
+from dpjax.cli.request import read_request
+from dpjax.train import Experiment, resolve
+from dpjax.train.plan import Setting
+from tests.cli.calls import RUN, SMALL, data, printed, refused
 
 EPSILON = ("epsilon", *SMALL)
 SIZES = """
@@ -41,6 +49,52 @@ def test_the_file_is_the_one_that_trains(capsys, written):
     others = "[optimizer]\nname = 'sgd'\n[model]\nname = 'mlp'\n"
     found = data(capsys, written(FILE.replace(", examples = 1000", "") + others))
     assert found["sampling"] == dpjax.sampling.Poisson(10, 1437).to_plain()
+
+
+def test_a_file_of_one_table_has_the_defaults_of_train(capsys, written):
+    found = data(capsys, written("[method]\nname = 'dp_sgd'\nnoise_multiplier = 1.0"))
+    assert found["sampling"] == dpjax.sampling.Poisson(256, 1437).to_plain()
+    assert (found["steps"], found["results"][0]["accountant"]) == (57, "pld")
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = [*CONFIGS.glob("accounting/*.toml"), *CONFIGS.glob("train/*.toml")]
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_the_commands_account_for_what_train_would_run(path):
+    experiment = Experiment.from_file(path).set("train.steps", 20)  # calibrated fast
+    size = experiment.data.examples or data_sets.DATASETS[experiment.data.name].examples[0]
+    plan = resolve(experiment, size)
+    args = _parser(["epsilon"]).parse_args(["epsilon", "--config", str(path), "--steps", "20"])
+    found = read_request(args).resolved()
+    for field in fields(Setting):
+        assert getattr(found, field.name) == getattr(plan, field.name), field.name
+
+
+def test_a_budget_stops_the_steps_that_are_priced(capsys):
+    path = str(CONFIGS / "accounting" / "mnist_zhang_adaptive.toml")
+    plan = resolve(Experiment.from_file(path), 60_000)
+    argv = ["epsilon", "--config", path]
+    found = data(capsys, argv)
+    assert found["stopped_early"]
+    assert found["steps"] == plan.steps < plan.asked
+    assert "stopped by the budget" in printed(capsys, argv)
+    (by_rdp,) = found["results"]
+    (by_pld,) = data(capsys, [*argv, "--accountant", "pld"])["results"]  # of the same run
+    assert by_pld["epsilon"] < 0.95 * by_rdp["epsilon"]
+    late = [*argv, "--start", str(plan.steps), "--steps", "5"]
+    assert f"start = {plan.steps}: expected fewer than" in refused(capsys, late)
+    assert data(capsys, [*argv[:2], "digits", "--steps", "9", "--start", "5"])["steps"] == 9
+
+
+def test_the_size_is_read_from_the_data_only_if_nothing_says_it(capsys, written, tmp_path):
+    file = FILE.replace("digits", "own").replace("examples = 1000", f"path = '{tmp_path}/own.csv'")
+    argv = [*written(file), "--batch-size", "2"]
+    assert data(capsys, [*argv, "--dataset-size", "70"])["sampling"]["dataset_size"] == 70
+    rows = "".join(f"{i},{i % 2},{'test' if i < 9 else 'train'}\n" for i in range(50))
+    (tmp_path / "own.csv").write_text(f"x,label,split\n{rows}")
+    assert data(capsys, argv)["sampling"]["dataset_size"] == 41
 
 
 def test_a_file_may_be_a_method_alone(capsys, written):
@@ -101,7 +155,10 @@ def test_arguments_may_be_records_and_groups(capsys, written):
         (FILE.replace("1.1", "{ kind = 'os' }"), "kind = 'os'"),
         (FILE.replace("= 50", "= 50.5"), "train.steps = 50.5: expected an integer"),
         (FILE.replace("= 1000", "= true"), "data.examples = True: expected an integer"),
-        (FILE.replace("= 10,", "= 1001,"), "batch_size = 1001: expected at most dataset_size"),
+        (
+            FILE.replace("= 10,", "= 1001,"),
+            "train.batch_size = 1001: expected at most the 1000",
+        ),
         (FILE.replace('"rdp"', '"rdp", delta = nan'), "delta = nan: expected"),
         (FILE.replace('"rdp"', '"rdp", delta = "1/n"'), "delta = '1/n': expected"),
         (FILE.replace("= 50", "= 50, epochs = 3"), "epochs = 3.0, steps = 50: expected one"),
@@ -111,12 +168,14 @@ def test_arguments_may_be_records_and_groups(capsys, written):
         (FILE.replace('"rdp"', "3"), "privacy.accountant = 3: "),
         (FILE.replace('"rdp"', "'rpd'"), "privacy.accountant = 'rpd': did you mean 'rdp'?"),
         (SIZES + "method = 3", "method"),
-        (SIZES, "method: missing"),
+        (SIZES, "method.noise_multiplier: missing; expected it, or privacy.epsilon"),
         (SIZES + "[method]\nnoise_multiplier = 1.0", "method.name = None"),
         (SIZES + "[method]\nkind = 'Poisson'\nrate = 0.1", "method: "),
         (SIZES + "[method]\nkind = 'Mechanis'", "did you mean 'Mechanism'?"),
         (SIZES + "[method]\nkind = 3", "expected a 'kind'"),
-        ("[train]\nbatch_size = 5\nsteps = 3\n[method]\nname = 'dp_sgd'", "dataset_size: missing"),
+        (FILE.replace("digits", "digts").replace(", examples = 1000", ""), "mean 'digits'?"),
+        (FILE.replace("digits", "mine:data").replace(", examples = 1000", ""), "--dataset-size"),
+        (FILE.replace(", examples = 1000", ", path = 'no.npz'"), "no.npz: No such file"),
         (FILE.replace("steps = 50", "epochs = 1e300"), "epochs = 1e+300: expected fewer than"),
         ("steps = [", "expected TOML"),
         ("x = " + "[" * 5000, "recursion"),
@@ -137,7 +196,7 @@ def test_hostile_files_are_refused_by_name(capsys, written, text, names):
         (("--delta", "small"), "argument --delta: invalid delta value: 'small'"),
         (("--delta", "nan"), "delta = nan: expected"),
         (("--dataset", "5"), "unrecognized arguments: --dataset"),
-        (("--epochs", "3"), "epochs = 3 with steps = 50: expected one"),
+        (("--epochs", "3"), "train: epochs = 3.0, steps = 50: expected one"),
         (("--runs", "0"), "runs = 0: expected an integer >= 1"),
         (("--config", "nowhere.toml"), "nowhere.toml"),
     ],
@@ -148,10 +207,25 @@ def test_wrong_flags_are_refused_by_name(capsys, flags, names):
 
 def test_set_needs_a_constructor(capsys, written):
     plain = "[method]\nkind = 'Mechanism'\nnoise_multiplier = 1.0\n"
-    assert "--set c0 with a method in plain form" in refused(
+    assert "method.c0 with a method in plain form" in refused(
         capsys, [*written(SIZES + plain), "--set", "c0=2"]
     )
-    assert "expected --method" in refused(capsys, [*written(SIZES), "--set", "c0=2"])
+    assert "expected --method" in refused(capsys, ["epsilon", "--set", "c0=2"])
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (RUN[2:], "method: missing; expected --method NAME"),
+        (RUN[:-2], "steps: missing; expected --steps or --epochs"),
+        ((*RUN[:4], *RUN[6:]), "dataset_size: missing; expected --dataset-size"),
+        ((*RUN[:6], *RUN[8:]), "batch_size: missing; expected --batch-size"),
+        ((*RUN[:2], *RUN[4:]), "noise_multiplier: missing"),
+        ((*RUN[:4], *RUN[8:], "--sampling", "full"), "dataset_size: missing"),
+    ],
+)
+def test_without_an_experiment_the_flags_must_say_all(capsys, given, names):
+    assert names in refused(capsys, ["epsilon", *given])
 
 
 def test_a_missing_argument_is_named(capsys):

@@ -1,7 +1,6 @@
 """`dpjax tune-cost` prints what the library's plans leave for each run."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -9,9 +8,9 @@ import dpjax
 from dpjax import accounting
 from dpjax.accounting import tuning
 from dpjax.cli.request import Request
-from dpjax.cli.setting import part_of, setting_of
-from dpjax.cli.tune_cost import ways
-from dpjax.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from dpjax.cli.tune_cost import part_of, ways
+from dpjax.sampling import FixedSize, FullBatch, Poisson, TruncatedPoisson
+from dpjax.train import Experiment
 from tests.cli.calls import RUN, refused
 
 POISSON = Poisson.with_rate(0.01)
@@ -102,31 +101,38 @@ def test_the_mean_is_free_where_runs_repeat():
 
 
 @pytest.mark.parametrize(
-    ("sampling", "expected", "steps"),
+    ("train", "expected", "steps"),
     [
-        (POISSON, Poisson.with_rate(10 / 333), 10),
-        (TruncatedPoisson(10, 1000, 30), TruncatedPoisson(10, 333, 30), 10),
-        (FixedSize(10, 1000), FixedSize(10, 333), 10),
-        (FullBatch(), FullBatch(), 30),
+        ({"batch_size": 10}, Poisson(10, 333), 10),
+        (
+            {"batch_size": 10, "sampling": "truncated", "max_size": 30},
+            TruncatedPoisson(10, 333, 30),
+            10,
+        ),
+        ({"batch_size": 10, "sampling": "fixed"}, FixedSize(10, 333), 10),
+        ({"sampling": "full"}, FullBatch(333), 30),
+        ({"sampling": "full", "examples": None}, FullBatch(), 30),
     ],
 )
-def test_parts_keep_batches_and_epochs(sampling, expected, steps):
-    method = {"name": "zhang_adaptive", "noise_multiplier": 1.0}
-    request = Request(method, sampling.to_plain(), 1000, steps=30, delta=1e-5)
-    part = setting_of(part_of(request, setting_of(request), 3))
-    assert part.sampling.to_plain() == pytest.approx(expected.to_plain())
+def test_parts_keep_batches_and_epochs(train, expected, steps):
+    train = {"examples": 1000, "steps": 30, **train}
+    part = part_of(request(**train), 3).asked()
+    assert part.sampling == expected
     assert (part.steps, part.delta) == (steps, 1e-5)
-    epoch = 1 if isinstance(sampling, FullBatch) else 33.3
+    epoch = 1 if isinstance(expected, FullBatch) else 33.3
     assert part.mechanism.noise_multiplier.steps_per_epoch == pytest.approx(epoch)
 
 
-def test_parts_of_unknown_and_of_too_little_data():
-    request = Request({"name": "dp_sgd"}, POISSON.to_plain(), steps=30, delta=1e-5)
-    part = part_of(request, setting_of(request, calibrated=False), 3)
-    assert Sampling.from_plain(part.sampling) == Poisson.with_rate(0.03)
-    few = replace(request, dataset_size=2)
+def request(examples, **train):
+    privacy = {"delta": 1e-5, "accountant": "rdp"}
+    method = {"name": "zhang_adaptive", "noise_multiplier": 1.0}
+    plain = {"train": train, "privacy": privacy, "method": method}
+    return Request(Experiment.from_plain({**plain, "data": {"examples": examples}}))
+
+
+def test_parts_of_too_little_data():
     with pytest.raises(ValueError, match="dataset_size = 2: expected at least 3"):
-        part_of(few, setting_of(few, calibrated=False), 3)
+        part_of(request(2, batch_size=1, steps=30), 3)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_missing_file_says_what_to_put_where(mnist, home):
     assert isinstance(error, FileNotFoundError)
     assert str(error) == (
         f"MNIST: {FIRST} (or train-images-idx3-ubyte) is missing; put what is missing into "
-        f"{home}/mnist, or run `dpjax data fetch mnist --data-dir {home}`, which downloads it"
+        f"{home}/mnist, or call dpjax.data.fetch('mnist', '{home}'), which downloads it"
     )
 
 
@@ -59,7 +59,7 @@ def test_what_cannot_be_fetched_says_where_it_is_from(home):
     error = str(said("celeba_smiling", home))
     assert "img_align_celeba and others are missing" in error
     assert "mmlab.ie.cuhk.edu.hk" in error
-    assert "dpjax data fetch" not in error
+    assert "dpjax.data.fetch" not in error
 
 
 def test_a_wrong_checksum_names_the_file_and_both_checksums(mnist, home):
@@ -106,9 +106,9 @@ def test_the_directory_is_the_argument_the_variable_or_the_cache(monkeypatch, mn
     assert data.data_directory() == Path("/home/somebody/sets")
 
 
-def test_without_a_directory_no_flag_is_suggested(monkeypatch, home):
+def test_without_a_directory_none_is_suggested(monkeypatch, home):
     monkeypatch.setenv("DPJAX_DATA", str(home))
-    assert str(said("svhn")).endswith("or run `dpjax data fetch svhn`, which downloads it")
+    assert str(said("svhn")).endswith("or call dpjax.data.fetch('svhn'), which downloads it")
 
 
 def test_digits_are_the_public_ones_in_their_public_order():

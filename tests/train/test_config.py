@@ -123,6 +123,10 @@ def test_values_that_need_each_other_are_set_together():
     assert DIGITS.with_values(changes).train.max_size == 600
     with pytest.raises(ValueError, match="max_size"):
         DIGITS.set("train.max_size", 600)
+    assert DIGITS.with_values(changes).set("train.sampling", "poisson") == DIGITS
+    for name, value in (("train.max_size", 600), ("train.batch_size", 5)):
+        with pytest.raises(ValueError, match=f"{name} = {value} with sampling = 'full'"):
+            DIGITS.with_values({name: value, "train.sampling": "full"})
 
 
 def test_identity_is_of_what_is_released():

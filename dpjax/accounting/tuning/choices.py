@@ -12,7 +12,7 @@ from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from scipy import optimize
 
 from dpjax import _checks
-from dpjax.accounting.bound import upper_epsilon_of
+from dpjax.accounting.bound import Bound, epsilon_of, make_bound
 from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
 from dpjax.accounting.rdp import TAIL_ORDERS
@@ -59,9 +59,9 @@ class grid_composition(Tuning):
 
     def total(
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
-    ) -> float:
+    ) -> Bound:
         """Returns the epsilon of G runs."""
-        return upper_epsilon_of(self.event(run), relation, delta, self.accountant)
+        return epsilon_of(self.event(run), relation, delta, self.accountant)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Returns every candidate once."""
@@ -149,11 +149,13 @@ class liu_talwar(Tuning):
 
     def total(
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
-    ) -> float:
+    ) -> Bound:
         """Returns ``3 eps_1 + 3 sqrt(2 delta_1)``."""
         delta_1 = self._delta_1(delta)
-        epsilon_1 = upper_epsilon_of(run, relation, delta_1, self.accountant, TAIL_ORDERS)
-        return 3 * epsilon_1 + 3 * math.sqrt(2 * delta_1)
+        epsilon_1 = epsilon_of(run, relation, delta_1, self.accountant, TAIL_ORDERS)
+        note = epsilon_1.note and f"of each run, at its delta_1 = {delta_1:.2g}: {epsilon_1.note}"
+        whole = 3 * epsilon_1 + 3 * math.sqrt(2 * delta_1)
+        return make_bound(whole, self.accountant, relation, note=note)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Draws a geometric number of candidates, at most T."""
@@ -217,9 +219,9 @@ class repeat_and_select(Tuning):
 
     def total(
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
-    ) -> float:
+    ) -> Bound:
         """Returns the epsilon of the search."""
-        return upper_epsilon_of(self.event(run), relation, delta, self.accountant)
+        return epsilon_of(self.event(run), relation, delta, self.accountant)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Draws K, and K candidates with replacement."""
@@ -333,9 +335,11 @@ class disjoint_split(Tuning):
 
     def total(
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
-    ) -> float:
+    ) -> Bound:
         """Returns ``max(eps_1, selection)``."""
-        return max(upper_epsilon_of(run, relation, delta, self.accountant), self.selection)
+        epsilon_1 = epsilon_of(run, relation, delta, self.accountant)
+        whole = max(epsilon_1, self.selection)
+        return make_bound(whole, self.accountant, relation, note=epsilon_1.note)
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
         """Returns every candidate once."""

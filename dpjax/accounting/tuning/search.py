@@ -11,7 +11,7 @@ from dp_accounting import NeighboringRelation
 
 from dpjax import _checks
 from dpjax._record import Record
-from dpjax.accounting.bound import Bound, make_bound
+from dpjax.accounting.bound import Bound
 from dpjax.accounting.calibration import noise_for
 from dpjax.accounting.events import check_mechanism, event_of_runs, noise_multipliers
 from dpjax.accounting.queries import GaussianQuery, LaplaceQuery
@@ -100,7 +100,7 @@ class Tuning(Record):
 
     def total(
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
-    ) -> float:
+    ) -> Bound:
         """Returns the epsilon of the whole search, from the event of one run with its score."""
         raise NotImplementedError
 
@@ -163,8 +163,7 @@ class Search(Record):
         """Returns the epsilon of the whole search, under the sampler's own relation or another."""
         relation = as_relation(relation, self.sampling)
         run = self._one_run(relation, self.tuning.accountant)
-        total = self.tuning.total(run, relation, _checks.fraction("delta", delta))
-        return make_bound(total, self.tuning.accountant, relation)
+        return self.tuning.total(run, relation, _checks.fraction("delta", delta))
 
     def event(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
         """Returns the event of the whole search, if its tuning composes."""
