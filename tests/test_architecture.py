@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from importlib import resources
 from pathlib import Path
 
@@ -116,6 +117,17 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
         if room(path) in allowed:
             rooms = {n.split(".")[1] for n in imported(path) if n.startswith("dpjax.")}
             assert rooms <= allowed[room(path)], path
+
+
+def test_no_two_classes_share_a_name():
+    """Else a search for a class, or a traceback that names one, leads to the wrong file."""
+    places = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].add(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert len(places) > 200
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 # These rooms alone may use an optional extra, where they need it.

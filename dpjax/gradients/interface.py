@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh
 from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
 from dpjax.devices import varying
 from dpjax.gradients.groups import GroupIndex, Groups, group_index
-from dpjax.gradients.rows import Chunk, Rows
+from dpjax.gradients.rows import BatchRows, Chunk
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
 from dpjax.spmd import as_automatic, as_explicit, automatic_axes
@@ -25,7 +25,7 @@ try:
 except ImportError:  # where jax 0.8 has it
     from jax.core import get_opaque_trace_state
 
-__all__ = ["BatchSums", "PerExampleGrads", "Program"]
+__all__ = ["BatchSums", "DeferredPass", "PerExampleGrads"]
 
 # Sending gradients between devices in 4 bytes per number costs extra noise. If it costs more than
 # this fraction, they are sent in 8 bytes.
@@ -61,7 +61,7 @@ Loss = Callable[..., tuple[jax.Array, chex.ArrayTree]]
 
 
 @dataclass(frozen=True)
-class Program:
+class DeferredPass:
     """A loss whose gradients have not been computed yet.
 
     Args:
@@ -116,7 +116,7 @@ class PerExampleGrads:
     def __init__(
         self,
         run: Pass,
-        rows: Rows,
+        rows: BatchRows,
         like: chex.ArrayTree,
         zero: jax.Array | None = None,
         sampling: Sampling | None = None,
@@ -175,7 +175,7 @@ class PerExampleGrads:
     @property
     def traced(self) -> bool:
         """Whether JAX is tracing the program that this belongs to."""
-        program = self._run.params if isinstance(self._run, Program) else None
+        program = self._run.params if isinstance(self._run, DeferredPass) else None
         leaves = jax.tree.leaves((self._rows.arrays, program))
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
@@ -186,7 +186,7 @@ class PerExampleGrads:
             change: takes the loss of one example, ``(params, example[, key]) -> (loss, report)``,
                 and returns one of the same signature.
         """
-        if not isinstance(self._run, Program):
+        if not isinstance(self._run, DeferredPass):
             raise TypeError(
                 "grads is a plain pytree: expected what dpjax.per_example_grads returned, since "
                 "inner momentum takes gradients of a loss of its own"
@@ -203,7 +203,7 @@ class PerExampleGrads:
             ValueError: if the user asked for a ghost engine by name.
         """
         run = self._run
-        if not isinstance(run, Program) or run.engine == "vmap":
+        if not isinstance(run, DeferredPass) or run.engine == "vmap":
             return self
         if run.engine != "auto":
             raise ValueError(

@@ -172,7 +172,7 @@ def _followed(
     return last.new
 
 
-class _Search(NamedTuple):
+class _BeamSearch(NamedTuple):
     """The open beams and the best finished sequences, each sorted from best to worst."""
 
     done: chex.Array
@@ -205,7 +205,7 @@ def _searched(
     def penalised(scores: chex.Array, length: chex.Array) -> chex.Array:
         return scores / jnp.asarray(length, jnp.float32) ** length_penalty
 
-    def advance(now: _Search) -> _Search:
+    def advance(now: _BeamSearch) -> _BeamSearch:
         total = jax.nn.log_softmax(now.logits) + now.scores[:, None]
         # Twice as many candidates as beams, since up to half of them may end here.
         scores, places = jax.lax.top_k(total.reshape(-1), 2 * beams)
@@ -227,7 +227,7 @@ def _searched(
         logits, memory = jax.vmap(lambda t, m: model.step(t[None], m, count + now.done))(
             token[going], own
         )
-        return _Search(
+        return _BeamSearch(
             now.done + 1,
             new[going],
             open_scores,
@@ -244,7 +244,7 @@ def _searched(
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (beams, *leaf.shape)), tree)
 
     nothing = jnp.full((beams, steps), NO_TOKEN, jnp.int32)
-    start = _Search(
+    start = _BeamSearch(
         done=jnp.int32(0),
         new=nothing,
         # All beams start as the prompt, so only the first counts.

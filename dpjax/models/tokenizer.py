@@ -19,7 +19,7 @@ __all__ = ["Tokenizer"]
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _SpecialTokens:
     """The special tokens of a family.
 
     Attributes:
@@ -43,9 +43,11 @@ class _Kind:
         return tuple(dict.fromkeys(word for word in words if not word.startswith("$")))
 
 
-_BERT = _Kind("[PAD]", "[UNK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ("[MASK]",))
-_ROBERTA = _Kind("<pad>", "<unk>", "<s> $A </s>", "<s> $A </s> </s> $B </s>", ("<mask>",))
-_GPT2 = _Kind(None, None, "$A", "$A $B:1", ("<|endoftext|>",))
+_BERT = _SpecialTokens(
+    "[PAD]", "[UNK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ("[MASK]",)
+)
+_ROBERTA = _SpecialTokens("<pad>", "<unk>", "<s> $A </s>", "<s> $A </s> </s> $B </s>", ("<mask>",))
+_GPT2 = _SpecialTokens(None, None, "$A", "$A $B:1", ("<|endoftext|>",))
 _KINDS = {"bert": _BERT, "distilbert": _BERT, "roberta": _ROBERTA, "gpt2": _GPT2}
 
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json")
@@ -155,7 +157,7 @@ def _library() -> ModuleType:
     return tokenizers
 
 
-def _read(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
+def _read(directory: Path, kind: _SpecialTokens) -> "tokenizers.Tokenizer":
     name = next((name for name in _FILES if (directory / name).is_file()), None)
     if name is None:
         raise FileNotFoundError(
@@ -175,7 +177,7 @@ def _read(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
         raise ValueError(f"{directory / name}: expected a tokenizer: {error}") from error
 
 
-def _word_pieces(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
+def _word_pieces(directory: Path, kind: _SpecialTokens) -> "tokenizers.Tokenizer":
     library, file = _library(), directory / "tokenizer_config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     lines = (directory / "vocab.txt").read_text(encoding="utf-8").split("\n")
@@ -192,7 +194,7 @@ def _word_pieces(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
     return engine
 
 
-def _byte_pairs(vocabulary: Path, merges: Path, kind: _Kind) -> "tokenizers.Tokenizer":
+def _byte_pairs(vocabulary: Path, merges: Path, kind: _SpecialTokens) -> "tokenizers.Tokenizer":
     if not merges.is_file():
         raise FileNotFoundError(f"{merges}: missing; expected it beside {vocabulary.name}")
     library = _library()
@@ -203,7 +205,7 @@ def _byte_pairs(vocabulary: Path, merges: Path, kind: _Kind) -> "tokenizers.Toke
     return engine
 
 
-def _add_special(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
+def _add_special(engine: "tokenizers.Tokenizer", kind: _SpecialTokens) -> None:
     named = (*kind.framing, kind.padding, kind.unknown, *kind.others)
     known = dict.fromkeys(t for t in named if t is not None and engine.token_to_id(t) is not None)
     # The space before RoBERTa's mask token belongs to the token.
@@ -211,7 +213,7 @@ def _add_special(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
     engine.add_special_tokens([added(t, lstrip=t == "<mask>", special=True) for t in known])
 
 
-def _frame(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
+def _frame(engine: "tokenizers.Tokenizer", kind: _SpecialTokens) -> None:
     if kind.framing:
         special = [(token, engine.token_to_id(token)) for token in kind.framing]
         engine.post_processor = _library().processors.TemplateProcessing(

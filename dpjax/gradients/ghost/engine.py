@@ -33,7 +33,7 @@ from dpjax.gradients.ghost.norms import (
     scaled_site_norms,
 )
 from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
-from dpjax.gradients.ghost.trace import Program, analysed
+from dpjax.gradients.ghost.trace import TracedLoss, analysed
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.jaxprs import is_float, needed_inside, needed_values
 from dpjax.gradients.norms import combined_norm, row_squares
@@ -187,7 +187,7 @@ def auto_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> ChunkGr
 class Work:
     """One pass over the examples of a chunk, and the blocks of the plan."""
 
-    program: Program
+    program: TracedLoss
     blocks: list[Block]
     leaves: list[jax.Array]
     treedef: Any
@@ -689,7 +689,7 @@ def _weighted_rows(platform: Platform, weights: jax.Array, rows: jax.Array) -> j
     return jnp.sum(weights.reshape((-1,) + (1,) * (rows.ndim - 1)) * rows, axis=0)
 
 
-def _program_of(loss_fn: LossFn, params: Any, data: Any) -> Program:
+def _program_of(loss_fn: LossFn, params: Any, data: Any) -> TracedLoss:
     """Returns the program of a loss, from data with a leading axis of examples."""
 
     def first(leaf: Any) -> jax.Array:
