@@ -62,7 +62,7 @@ class Release(Protocol):
     def guarantee(self) -> Guarantee:
         """What it protects, or why it gives no guarantee."""
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Returns a copy with some fields changed."""
 
     def transformation(

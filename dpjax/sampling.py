@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import chex
 import jax
@@ -260,7 +260,7 @@ class Poisson(Sampling):
         """
         return cls(None, dataset_size, rate=rate)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Returns a copy with some fields changed.
 
         Args:

@@ -7,7 +7,6 @@ Poisson sampling (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530,
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -59,7 +58,7 @@ class RdpAccountant(library.RdpAccountant):  # type: ignore[misc]
     the divergence is conditional on no batch being full; `truncation_mass` covers the rest.
     """
 
-    def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> Any:
+    def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> object:
         parts = leaves(event)
         for other, times in parts.others:
             error = super()._maybe_compose(other, count * times, do_compose)

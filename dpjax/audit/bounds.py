@@ -5,7 +5,7 @@ trade-off curve shows the errors that an attack makes, or the errors that a clai
 """
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from scipy.special import betaincinv
@@ -151,7 +151,7 @@ def check_confidence(confidence: float) -> None:
         raise ValueError(f"confidence = {confidence}: expected a number in (0.5, 1), as 0.99")
 
 
-def _auditing() -> Any:
+def _auditing() -> ModuleType:
     try:
         from jax_privacy import auditing  # noqa: PLC0415  an optional extra
     except ImportError as error:

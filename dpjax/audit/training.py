@@ -17,6 +17,7 @@ from dpjax.audit.bounds import bound_of_one_run, check_confidence
 from dpjax.audit.claims import Finding, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.subjects import Subject
 from dpjax.data import Dataset, Split
+from dpjax.models.parameters import Params
 from dpjax.train import Experiment, Plan, Result, resolve, train
 
 __all__ = ["Planted", "TrainingAudit", "audit_training", "plant"]
@@ -203,7 +204,7 @@ def _trained(plan: Plan, dataset: Dataset, noise: float, folder: Path) -> Result
     return train(experiment, dataset, folder)[0]
 
 
-def _scores(last: Any, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
+def _scores(last: Params, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
     """Returns the movement along each canary's first gradient, and its last loss."""
     dense = last["dense"]
     kernel, bias = (np.asarray(dense[part], np.float64) for part in ("kernel", "bias"))

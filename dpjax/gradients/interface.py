@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import chex
 import jax
@@ -129,7 +129,7 @@ class PerExampleGrads:
         self._zero = zero
         self._sampling = sampling
         self._mesh = mesh
-        self._known: dict[str, tuple[Any, Any]] = {}
+        self._known: dict[str, tuple[object, chex.ArrayTree]] = {}
         self._reported = self._known
 
     @property
@@ -371,11 +371,13 @@ class PerExampleGrads:
         return as_explicit(found, self._mesh, like)
 
     def _remember(
-        self, known: dict[str, tuple[Any, Any]], name: str, value: chex.ArrayTree
+        self, known: dict[str, tuple[object, chex.ArrayTree]], name: str, value: chex.ArrayTree
     ) -> None:
         known[name] = (get_opaque_trace_state(), value)
 
-    def _recalled(self, known: dict[str, tuple[Any, Any]], name: str) -> chex.ArrayTree:
+    def _recalled(
+        self, known: dict[str, tuple[object, chex.ArrayTree]], name: str
+    ) -> chex.ArrayTree:
         """Returns what was computed earlier in this trace; None if nothing was."""
         trace, value = known.get(name, (None, None))
         return value if trace == get_opaque_trace_state() else None

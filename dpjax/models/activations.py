@@ -3,14 +3,17 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
 
-__all__ = ["ACTIVATIONS", "activation", "tempered_sigmoid"]
+__all__ = ["ACTIVATIONS", "Activation", "activation", "tempered_sigmoid"]
+
+Activation: TypeAlias = str | Mapping[str, object]
+"""The name of an activation, or a table with its name and parameters."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def activation(spec: str | Mapping[str, Any]) -> Callable[[jax.Array], jax.Array]:
+def activation(spec: Activation) -> Callable[[jax.Array], jax.Array]:
     """Returns an activation from its name, or from a table with its name and parameters.
 
     Args:

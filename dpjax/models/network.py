@@ -14,6 +14,7 @@ from flax import nnx
 
 from dpjax import _checks
 from dpjax._imports import imported
+from dpjax._toml import Table
 from dpjax.gradients import refuse_batch_stats
 from dpjax.models.alexnet import alexnet, alexnet_small
 from dpjax.models.bert import bert
@@ -82,7 +83,7 @@ class Network:
     shape: tuple[int, ...]
     param_count: int
     classes: int
-    options: Mapping[str, Any] = field(repr=False)
+    options: Table = field(repr=False)
     lora: "LoRA | None"
     module_of: Callable[[nnx.Rngs], nnx.Module] = field(repr=False)
     _graph: nnx.GraphDef[nnx.Module] = field(repr=False)
@@ -120,7 +121,7 @@ class Network:
             return own(x, y)
         return optax.softmax_cross_entropy_with_integer_labels(module(x), y)
 
-    def module(self, params: Params) -> Any:
+    def module(self, params: Params) -> nnx.Module:
         """Returns the NNX module with these parameters."""
         differing = _paths(params) ^ _paths(_named(nnx.to_pure_dict(self._abstract)))
         if differing:

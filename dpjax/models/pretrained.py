@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
+from dpjax._toml import Table
 from dpjax.models.bert import BERT
 from dpjax.models.distilbert import DISTILBERT
 from dpjax.models.gpt2 import GPT2
@@ -70,7 +71,7 @@ class Pretrained:
     network: Network
     params: Params = field(repr=False)
     tokenizer: Tokenizer | None
-    config: Mapping[str, Any] = field(repr=False)
+    config: Table = field(repr=False)
     new: tuple[str, ...]
     unused: tuple[str, ...]
 
@@ -263,7 +264,7 @@ def save_pretrained(
     return files
 
 
-def _read_config(directory: Path) -> Mapping[str, Any]:
+def _read_config(directory: Path) -> Table:
     file = directory / "config.json"
     if not file.is_file():
         what = "no such folder" if not directory.is_dir() else "no config.json"
@@ -277,7 +278,7 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
     return config
 
 
-def _family(directory: Path, config: Mapping[str, Any]) -> Family:
+def _family(directory: Path, config: Table) -> Family:
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise ValueError(
@@ -293,7 +294,7 @@ def _check_task(family: Family, task: str | None) -> None:
         raise ValueError(f"task = {task!r}: expected {own!r}, which is what {family.name} is for")
 
 
-def _tokenizer(directory: Path, family: Family, options: Mapping[str, Any]) -> Tokenizer | None:
+def _tokenizer(directory: Path, family: Family, options: Table) -> Tokenizer | None:
     try:
         tokenizer = Tokenizer.from_directory(directory, family.name)
     except FileNotFoundError:
@@ -311,7 +312,7 @@ def _tokenizer(directory: Path, family: Family, options: Mapping[str, Any]) -> T
     return tokenizer
 
 
-def _classes(classes: int | None, config: Mapping[str, Any]) -> int:
+def _classes(classes: int | None, config: Table) -> int:
     if classes is not None:
         return classes
     named = config.get("id2label")

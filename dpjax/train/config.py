@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpjax import _checks, _toml
+from dpjax._toml import Table
 from dpjax.gradients import ENGINES
 
 __all__ = [
@@ -78,9 +79,9 @@ class ModelConfig:
     weights_sha256: str | None = None
     pretrained: str | None = None
     pretrained_sha256: str | None = None
-    lora: Mapping[str, Any] | None = None
+    lora: Table | None = None
     trainable: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -109,8 +110,8 @@ class OptimizerConfig:
     """
 
     name: str = "adam"
-    learning_rate: Any = 1e-3
-    options: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float | Table = 1e-3
+    options: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -346,14 +347,14 @@ class Experiment:
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    method: Mapping[str, Any] = field(default_factory=lambda: {"name": "dp_sgd", "threshold": 1.0})
+    method: Table = field(default_factory=lambda: {"name": "dp_sgd", "threshold": 1.0})
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=lambda: TrainConfig(batch_size=256, epochs=10))
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+    def from_plain(cls, plain: Table) -> Self:
         """Reads an experiment; unknown keys are refused with the nearest name."""
         if not isinstance(plain, Mapping):
             raise TypeError(f"experiment = {plain!r}: expected a table of tables")
@@ -392,11 +393,11 @@ class Experiment:
         """Returns the experiment as TOML."""
         return _toml.dumps(self.to_plain())
 
-    def set(self, path: str, value: Any) -> Self:
+    def set(self, path: str, value: object) -> Self:
         """Returns a copy with the value at a path such as "train.batch_size" changed."""
         return self.with_values({path: value})
 
-    def with_values(self, values: Mapping[str, Any]) -> Self:
+    def with_values(self, values: Table) -> Self:
         """Returns a copy with the values at several paths changed, checked together.
 
         The word "none" takes a value away, where a default or its absence then holds.
@@ -443,7 +444,7 @@ _SECTIONS: dict[str, type[Any]] = {
 }
 
 
-def _section(name: str, table: Mapping[str, Any]) -> Any:
+def _section(name: str, table: Table) -> Any:
     cls = _SECTIONS[name]
     known = {f.name for f in dataclasses.fields(cls)} - {"options"}
     rest = {key: value for key, value in table.items() if key not in known}
@@ -457,7 +458,7 @@ def _section(name: str, table: Mapping[str, Any]) -> Any:
     return cls(**own)
 
 
-def _refuse_not_finite(path: str, value: Any) -> None:
+def _refuse_not_finite(path: str, value: object) -> None:
     """Refuses numbers that are none: what they are passed to need not look at them."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -483,7 +484,7 @@ def _plain(section: Any) -> dict[str, Any]:
     return plain
 
 
-def _give_way(plain: dict[str, Any], path: str, value: Any) -> None:
+def _give_way(plain: dict[str, Any], path: str, value: object) -> None:
     """Takes away what a new value stands in place of."""
     if path == "train.epochs":
         plain["train"].pop("steps", None)
@@ -495,7 +496,7 @@ def _give_way(plain: dict[str, Any], path: str, value: Any) -> None:
         plain["method"] = {}  # another constructor has other arguments
 
 
-def _put(table: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
+def _put(table: dict[str, Any], keys: list[str], value: object, path: str) -> None:
     for key in keys[:-1]:
         inner = table.setdefault(key, {})
         if not isinstance(inner, dict):
@@ -507,12 +508,12 @@ def _put(table: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
         table[keys[-1]] = value
 
 
-def _text(name: str, value: Any) -> None:
+def _text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise TypeError(f"{name} = {value!r}: expected a name")
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _texts(name: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise TypeError(f"{name} = {value!r}: expected a list of names")
     for item in value:

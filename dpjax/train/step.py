@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
+from dpjax.batch_sums import ClippedSum
 from dpjax.data import Dataset, Pixels
 from dpjax.data.augment import augmented
 from dpjax.gradients import PerExampleGrads, per_example_grads
@@ -48,9 +50,9 @@ class Examples(NamedTuple):
             not matter on which device or in which part of a batch the example comes.
     """
 
-    x: Any
-    y: Any
-    row: Any
+    x: chex.Array
+    y: chex.Array
+    row: chex.Array
 
 
 class Scores(NamedTuple):
@@ -74,10 +76,10 @@ class TrainState(NamedTuple):
     """
 
     step: jax.Array
-    params: Any
-    frozen: Any
-    ema: Any
-    opt_state: Any
+    params: chex.ArrayTree
+    frozen: chex.ArrayTree
+    ema: chex.ArrayTree
+    opt_state: optax.OptState
     key: jax.Array
     vary: Mapping[str, jax.Array]
 
@@ -119,7 +121,7 @@ class Program:
                 "optimizer.learning_rate", self.plan.experiment.optimizer.learning_rate
             )
 
-    def init(self, key: jax.Array, weights: Mapping[str, Any] | None = None) -> TrainState:
+    def init(self, key: jax.Array, weights: Mapping[str, chex.Array] | None = None) -> TrainState:
         """Returns the state before the first step.
 
         Args:
@@ -146,7 +148,7 @@ class Program:
         return self.finish(state, grads)
 
     def advance(
-        self, state: TrainState, data: Examples, steps: Any, most: int
+        self, state: TrainState, data: Examples, steps: chex.Numeric, most: int
     ) -> tuple[TrainState, Released]:
         """Takes `steps` steps as one loop; jit-able, compiled once for any number of them.
 
@@ -185,7 +187,9 @@ class Program:
         loss = self.loss(state.frozen, key)
         return per_example_grads(loss, config.engine, config.chunk, sharding=self.sharding)
 
-    def loss(self, frozen: Any, key: jax.Array) -> Callable[[Any, Examples], jax.Array]:
+    def loss(
+        self, frozen: chex.ArrayTree, key: jax.Array
+    ) -> Callable[[chex.ArrayTree, Examples], jax.Array]:
         """Returns the loss of ONE example, ``loss(params, example)``, for this step.
 
         Args:
@@ -195,7 +199,7 @@ class Program:
 
         config = self.plan.experiment.train
 
-        def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        def plain(params: chex.ArrayTree, x: jax.Array, y: jax.Array) -> jax.Array:
             logits = self._logits(Parameters(params, frozen).merged(), x)
             return _loss(logits, y)
 
@@ -203,18 +207,20 @@ class Program:
             return lambda params, example: plain(params, self._scaled(example.x), example.y)
         mean = augmented(plain, config.augment, config.multiplicity)
 
-        def loss(params: Any, example: Examples) -> jax.Array:
+        def loss(params: chex.ArrayTree, example: Examples) -> jax.Array:
             own = jax.random.fold_in(key, example.row)
             return mean(params, self._scaled(example.x), example.y, own)
 
         return loss
 
-    def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
+    def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> ClippedSum:
         """Returns the clipped sum over a part of a batch that the host feeds; private."""
         grads = self.gradients_of(state)(state.params, rows, packed)
         return self._method(state.vary).clipped_sum(grads, state.opt_state)
 
-    def finish(self, state: TrainState, grads: Any) -> tuple[TrainState, Released]:
+    def finish(
+        self, state: TrainState, grads: PerExampleGrads | ClippedSum
+    ) -> tuple[TrainState, Released]:
         """Takes the step of a batch: of its gradients, or of the clipped sum over its parts."""
         tx = self._transformation(state.vary, state.key)  # the noise key in use is the state's own
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -246,12 +252,12 @@ class Program:
         size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
         return jax.lax.map(one, examples, batch_size=size)
 
-    def released_params(self, state: TrainState) -> Any:
+    def released_params(self, state: TrainState) -> chex.ArrayTree:
         """Returns all parameters as they are evaluated and published."""
         averaged = self.plan.experiment.train.ema is not None
         return Parameters(state.ema if averaged else state.params, state.frozen).merged()
 
-    def _logits(self, params: Any, x: jax.Array) -> jax.Array:
+    def _logits(self, params: chex.ArrayTree, x: jax.Array) -> jax.Array:
         precision = self.plan.experiment.train.precision
         if precision is None:
             return self.network.apply(params, x)
@@ -269,7 +275,7 @@ class Program:
         mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
         return (x.astype(jnp.float32) / self.pixels.full - mean) / std
 
-    def _averaged(self, state: TrainState, params: Any) -> Any:
+    def _averaged(self, state: TrainState, params: chex.ArrayTree) -> chex.ArrayTree:
         """Follows the parameters, faster at first, so that the start is soon forgotten."""
         decay = self.plan.experiment.train.ema
         if decay is None:
@@ -279,7 +285,7 @@ class Program:
         return optax.incremental_update(params, state.ema, rate)
 
     def _transformation(
-        self, vary: Mapping[str, Any], key: jax.Array
+        self, vary: Mapping[str, jax.Array], key: jax.Array
     ) -> optax.GradientTransformationExtraArgs:
         plan = self.plan
         private = self._method(vary).transformation(plan.sampling, key, self.axis)
@@ -288,7 +294,7 @@ class Program:
         optimizer = build_optimizer(plan.experiment.optimizer, plan.asked, rate)
         return optax.chain(private, optimizer)
 
-    def _method(self, vary: Mapping[str, Any]) -> Release:
+    def _method(self, vary: Mapping[str, jax.Array]) -> Release:
         threshold, method = vary.get("method.threshold"), self.plan.method
         if threshold is None or not isinstance(method, Mechanism):
             return method
@@ -298,7 +304,8 @@ class Program:
         """Returns the plan's own value of a number in `VARIABLE`."""
         if path == "method.threshold":
             return _fixed_threshold(self.plan.method)
-        return self.plan.experiment.optimizer.learning_rate
+        rate = self.plan.experiment.optimizer.learning_rate
+        return _checks.positive("optimizer.learning_rate", rate)
 
 
 def _loss(logits: jax.Array, y: jax.Array) -> jax.Array:
