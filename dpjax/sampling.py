@@ -156,6 +156,9 @@ class Sampling(Record):
                 then draws for the rows that it holds. Every device holds the same number of rows,
                 so the data may have a few rows more than N at the end, which are never drawn.
 
+        Returns:
+            The batch, of a fixed number of rows, some of which may be padding; see `Drawn`.
+
         Raises:
             TypeError: if `key` is not a JAX key.
             ValueError: if the number of rows is unknown or does not fit int32, or both `part` and

@@ -172,7 +172,12 @@ class Auditable(Protocol):
     def transformation(
         self, sampling: float, key: chex.PRNGKey
     ) -> optax.GradientTransformationExtraArgs:
-        """Returns the optax transformation."""
+        """Returns the optax transformation.
+
+        Args:
+            sampling: the expected batch size.
+            key: the key of the noise.
+        """
 
 
 class Draw(Protocol):

@@ -48,6 +48,15 @@ def fetch(
 
     Returns:
         The new files and folders.
+
+    Raises:
+        ValueError: if the name is unknown, the data set has no public address, a file is not the
+            official one, or its folder leads out of the data directory.
+        OSError: if a transfer fails; the next call continues it.
+
+    Example:
+        >>> fetch("digits")  # it comes with the package
+        []
     """
     source = source_of(name)
     timeout = _checks.positive("timeout", timeout)

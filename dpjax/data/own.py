@@ -110,9 +110,18 @@ class Rows:
 def from_function(name: str) -> Dataset:
     """Returns the data set that a function without arguments, ``"module:function"``, returns.
 
+    Args:
+        name: the module and the function, which is also the data set's name.
+
     Raises:
         ValueError: if its module was not allowed with `dpjax.train.allow_import`.
         TypeError: if it does not return a `Dataset`.
+
+    Example:
+        >>> from_function("mine:cats")
+        Traceback (most recent call last):
+        ...
+        ValueError: data.name = 'mine:cats': expected allow_import('mine') first, since a ...
     """
     dataset = imported("data.name", name)()
     if not isinstance(dataset, Dataset):
@@ -137,9 +146,22 @@ def read_file(path: str | Path, name: str) -> Dataset:
         path: the file.
         name: the data set's name in privacy statements.
 
+    Returns:
+        The data set; it has as many classes as the largest label says.
+
     Raises:
         ValueError: if the file is incomplete; names the file and what is missing.
+        TypeError: if the labels are not integers.
         ImportError: if a ``.parquet`` file is read without pyarrow.
+
+    Example:
+        >>> import tempfile
+        >>> x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/own.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+        ...     dataset = read_file(f"{folder}/own.npz", "own")
+        >>> dataset.size, dataset.shape, dataset.classes
+        (4, (3,), 2)
     """
     path = Path(path)
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}

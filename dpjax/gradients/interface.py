@@ -185,6 +185,9 @@ class PerExampleGrads:
         Args:
             change: takes the loss of one example, ``(params, example[, key]) -> (loss, report)``,
                 and returns one of the same signature.
+
+        Raises:
+            TypeError: if these are a plain pytree of gradients, which have no loss.
         """
         if not isinstance(self._run, DeferredPass):
             raise TypeError(
@@ -213,7 +216,11 @@ class PerExampleGrads:
         return self._changed(replace(run, engine="vmap"))
 
     def group_norms(self, groups: Groups) -> jax.Array:
-        """Returns (B, G) L2 norms by group; a row that is not finite is +inf in all groups."""
+        """Returns (B, G) L2 norms by group; a row that is not finite is +inf in all groups.
+
+        Args:
+            groups: None, "per_leaf", or a params-prefix pytree of labels.
+        """
         index = group_index(groups, self._like)
         return self._evaluated(lambda: self._stack(lambda chunk: chunk.norms(index)))
 
@@ -344,6 +351,12 @@ class PerExampleGrads:
 
         `fn` takes and returns one example's gradient. Padding and rows that are not finite are
         masked after `fn`, so they add zero whatever `fn` returns for them.
+
+        Args:
+            fn: ``fn(gradient)`` of one example, a pytree shaped like the parameters.
+
+        Raises:
+            TypeError: when the result is used, if the engine does not form the gradients.
         """
 
         def mapped(rows: Chunk) -> ChunkGrads:

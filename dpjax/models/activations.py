@@ -32,7 +32,7 @@ class tempered_sigmoid:
         0.08...
 
     Reference: Papernot et al., Tempered Sigmoid Activations for Deep Learning with Differential
-    Privacy, 2020.
+    Privacy, 2020, https://arxiv.org/abs/2007.14191.
     """
 
     scale: float = 2.0
@@ -64,6 +64,9 @@ def activation(spec: Activation) -> Callable[[jax.Array], jax.Array]:
     Args:
         spec: "relu", "tanh", "mish", "tempered_sigmoid", or a table such as
             ``{"name": "tempered_sigmoid", "scale": 1.58, "inverse_temperature": 3.0}``.
+
+    Raises:
+        ValueError: if there is no activation of this name, or it has no such parameter.
 
     Example:
         >>> activation({"name": "tempered_sigmoid", "offset": 0.5})

@@ -58,6 +58,10 @@ def generate(
     Returns:
         (n, steps): the new tokens, including `end`, then `NO_TOKEN`.
 
+    Raises:
+        ValueError: if the network is no language model, has too few positions or no such token, or
+            a temperature comes without a key or with several beams.
+
     Example:
         >>> from dpjax.models import build
         >>> network = build("gpt2", (8,), 1, 11, layers=1, width=4, heads=2, positions=12)

@@ -27,6 +27,10 @@ class LoRA:
         alpha: the scale of the update.
         kernels: the names of the dense layers that get an update.
 
+    Example:
+        >>> LoRA(rank=4, alpha=8.0).scale
+        2.0
+
     Reference: Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685.
     """
 

@@ -66,6 +66,15 @@ class Tokenizer:
         padding: the token that fills up a text shorter than a row.
         separator: ends the first text; None for GPT-2.
         end: ends a generated text; None except for GPT-2.
+
+    Example:
+        >>> import tempfile
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "film"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "vocab.txt").write_text("\\n".join(words))
+        ...     tokenizer = Tokenizer.from_directory(folder, "bert")
+        >>> tokenizer.rows(["good film"], length=6).tolist()
+        [[2, 5, 6, 3, 0, 0]]
     """
 
     family: str
@@ -84,6 +93,9 @@ class Tokenizer:
         Args:
             directory: the network's directory.
             family: "bert", "distilbert", "roberta" or "gpt2".
+
+        Returns:
+            The tokenizer.
 
         Raises:
             FileNotFoundError: if there is no tokenizer.
@@ -110,7 +122,12 @@ class Tokenizer:
         )
 
     def encode(self, text: str, pair: str | None = None) -> list[int]:
-        """Returns all tokens of a text, or of two, including the special ones."""
+        """Returns all tokens of a text, or of two, including the special ones.
+
+        Args:
+            text: the text.
+            pair: the second text; None for none.
+        """
         self._engine.no_truncation()
         return self._engine.encode(text, pair).ids
 
@@ -125,6 +142,10 @@ class Tokenizer:
             texts: the texts.
             pairs: the second texts, one for each; None for none.
             length: the number of tokens in a row, including special ones.
+
+        Raises:
+            ValueError: if a row has no room for more than the special tokens, or there is not one
+                second text for each text.
         """
         special = self._engine.num_special_tokens_to_add(pairs is not None)
         if _checks.integer("length", length, at_least=1) <= special:
@@ -139,12 +160,20 @@ class Tokenizer:
         return out
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of tokens, without special tokens and padding."""
+        """Returns the text of tokens, without special tokens and padding.
+
+        Args:
+            tokens: the tokens; padding may follow them.
+        """
         ids = [int(token) for token in tokens if token != self.padding]
         return self._engine.decode(ids, skip_special_tokens=True)
 
     def save(self, directory: str | Path) -> None:
-        """Writes tokenizer.json."""
+        """Writes tokenizer.json.
+
+        Args:
+            directory: a folder that exists.
+        """
         self._engine.no_truncation()
         self._engine.save(str(Path(directory) / "tokenizer.json"))
 

@@ -129,7 +129,11 @@ class Checkpoints:
         self._sealing.start()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete and on the disk, or raises why it is not."""
+        """Waits until the last checkpoint is complete and on the disk, or raises why it is not.
+
+        Raises:
+            OSError: if the last checkpoint could not be written.
+        """
         if self._sealing is not None:
             self._sealing.join()
             self._sealing = None
@@ -158,6 +162,9 @@ class Checkpoints:
             like: the structure, shapes and types to expect, of arrays or `jax.ShapeDtypeStruct`.
                 The arrays come back where those of `like` are: host, device or sharding.
             step: the step to read and no other; None for the newest.
+
+        Returns:
+            The checkpoint, and why newer ones were refused; None if there is none.
 
         Raises:
             CheckpointError: there are checkpoints, and every one is refused, with the reasons.

@@ -37,6 +37,10 @@ class DataConfig:
         scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
         length: how many tokens an example of a text has; None for the data set's own number.
         examples: N, filled in when the experiment is resolved; a run goes on with as many only.
+
+    Example:
+        >>> DataConfig("mnist", scale="unit").name
+        'mnist'
     """
 
     name: str = "digits"
@@ -72,6 +76,10 @@ class ModelConfig:
         trainable: the parameters that are trained, as in `dpjax.models.split`; empty for all. The
             others are frozen: neither clipped nor noised.
         options: the constructor's own arguments.
+
+    Example:
+        >>> ModelConfig("mlp", trainable=["dense/1"], options={"hidden": 32}).trainable
+        ('dense/1',)
     """
 
     name: str = "mlp"
@@ -107,6 +115,10 @@ class OptimizerConfig:
         name: an optimizer in optax.
         learning_rate: a number, or a table with the name and arguments of an optax schedule.
         options: the optimizer's other arguments.
+
+    Example:
+        >>> OptimizerConfig("sgd", learning_rate=1, options={"momentum": 0.9}).learning_rate
+        1.0
     """
 
     name: str = "adam"
@@ -140,6 +152,14 @@ class TrainConfig:
             stay in float32. None for float32.
         cache_frozen: compute the frozen blocks before the first trained one once, keep their states
             on disk and train from them; the clipped gradients are the same.
+
+    Example:
+        >>> TrainConfig(batch_size=64, epochs=3).sampling
+        'poisson'
+        >>> TrainConfig(batch_size=64)
+        Traceback (most recent call last):
+        ...
+        ValueError: train: epochs = None, steps = None: expected one of them
     """
 
     batch_size: int | None = None
@@ -210,6 +230,10 @@ class PrivacyConfig:
         delta: a number, or "1/N".
         accountant: who counts: "pld" or "rdp", since a budget is a guarantee.
         unit: what one example stands for.
+
+    Example:
+        >>> PrivacyConfig(epsilon=2, delta=1e-5)
+        PrivacyConfig(epsilon=2.0, delta=1e-05, accountant='pld', unit='one example')
     """
 
     epsilon: float | None = None
@@ -250,6 +274,12 @@ class RunConfig:
             one device, or with several processes for all of theirs.
         sharding: rules for parameters that are split over other axes of the mesh: a pattern for
             their paths, and for each of their own axes the mesh axis or "".
+
+    Example:
+        >>> RunConfig(seeds=3, mesh={"data": 2})
+        Traceback (most recent call last):
+        ...
+        ValueError: run.seeds = 3 with mesh = {'data': 2} and data = 'auto': expected one device ...
     """
 
     seed: int | None = None
@@ -355,7 +385,18 @@ class Experiment:
 
     @classmethod
     def from_plain(cls, plain: Table) -> Self:
-        """Reads an experiment; unknown keys are refused with the nearest name."""
+        """Reads an experiment; unknown keys are refused with the nearest name.
+
+        Args:
+            plain: a table of tables, as TOML has them; what is left out has its default.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            ValueError: if a key is unknown, or a value cannot be used; names it.
+            TypeError: if a value is of another type; names it.
+        """
         if not isinstance(plain, Mapping):
             raise TypeError(f"experiment = {plain!r}: expected a table of tables")
         sections = {f.name: f for f in dataclasses.fields(cls)}
@@ -373,7 +414,19 @@ class Experiment:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Reads a TOML file."""
+        """Reads a TOML file.
+
+        Args:
+            path: a TOML file.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            ValueError: if the file is not valid TOML, a key is unknown, or a value cannot be used;
+                names the file.
+            TypeError: if a value is of another type; names the file.
+        """
         try:
             return cls.from_plain(_toml.read(path))
         except (TypeError, ValueError) as error:
@@ -394,13 +447,24 @@ class Experiment:
         return _toml.dumps(self.to_plain())
 
     def set(self, path: str, value: object) -> Self:
-        """Returns a copy with the value at a path such as "train.batch_size" changed."""
+        """Returns a copy with the value at a path such as "train.batch_size" changed.
+
+        Args:
+            path: a table and a key in it, such as "train.batch_size".
+            value: its new value.
+        """
         return self.with_values({path: value})
 
     def with_values(self, values: Table) -> Self:
         """Returns a copy with the values at several paths changed, checked together.
 
         The word "none" takes a value away, where a default or its absence then holds.
+
+        Args:
+            values: the new values by their paths.
+
+        Raises:
+            ValueError: if a path is unknown, or the values exclude each other; names them.
         """
         if {"train.epochs", "train.steps"} <= values.keys():
             given = {name: values[f"train.{name}"] for name in ("epochs", "steps")}

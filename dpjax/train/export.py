@@ -37,6 +37,14 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
 
     Returns:
         The files.
+
+    Raises:
+        ValueError: if `output` is not empty, or the run is of other data.
+        CheckpointError: if no checkpoint of the run can be used.
+
+    Example:
+        >>> folder, dataset = RunFolder(Path("run")), load("digits")  # doctest: +SKIP
+        >>> files = export(folder, dataset, Path("published"))  # doctest: +SKIP
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")

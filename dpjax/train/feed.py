@@ -236,6 +236,17 @@ def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: in
         dataset: the data.
         run: the devices, and whether they hold the data.
         members: how many runs go side by side in one program; above 1, states are `stacked`.
+
+    Raises:
+        ValueError: if the data are read on demand and the devices should hold them, or the method
+            needs its full batch on one device; names the field.
+
+    Example:
+        >>> from dpjax.train import Experiment, build_program, load_dataset
+        >>> experiment = Experiment().set("method.noise_multiplier", 1.0)
+        >>> dataset = load_dataset(experiment)
+        >>> build_runner(build_program(experiment, dataset), dataset, experiment.run).most
+        57
     """
     layout = Layout.of(run)
     train, test = dataset.train, examples_of(dataset.test)

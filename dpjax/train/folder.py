@@ -152,6 +152,15 @@ def root_key(seed: int | None = None) -> jax.Array:
     """Returns a threefry key: of a seed, or of 64 bits from the operating system's entropy.
 
     A seed is for reproduction: whoever knows it can subtract the noise.
+
+    Args:
+        seed: below 2^32; None for a key that nobody knows.
+
+    Example:
+        >>> jax.random.key_data(root_key(7)).tolist()
+        [0, 7]
+        >>> bool(root_key() == root_key())
+        False
     """
     if seed is None:
         words = np.frombuffer(os.urandom(8), np.uint32)
@@ -171,6 +180,11 @@ def member_key(root: jax.Array, lineage: str, member: int) -> jax.Array:
         root: the root key.
         lineage: the experiment's identity, or `next_lineage` after a change on the way.
         member: which of several runs of the same experiment.
+
+    Example:
+        >>> keys = [member_key(root_key(7), "ab" * 32, member) for member in (0, 1)]
+        >>> bool(keys[0] == keys[1])
+        False
     """
     key = root
     for word in np.frombuffer(bytes.fromhex(lineage), np.uint32)[:4]:
@@ -204,6 +218,10 @@ class RunFolder:
 
     Args:
         path: the folder.
+
+    Example:
+        >>> RunFolder(Path("not-there")).exists
+        False
     """
 
     path: Path

@@ -38,6 +38,17 @@ def load_dataset(
     Args:
         experiment: says which data, which network and how many tokens an example has.
         directory: as for `dpjax.data.load`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: if a file of the data set, or the tokenizer, is missing.
+        ValueError: if the name is unknown, or a file is not the official one.
+
+    Example:
+        >>> load_dataset(Experiment()).size
+        1437
     """
     config, tokenizer = experiment.data, None
     if experiment.model.pretrained is not None:

@@ -143,7 +143,15 @@ class Program:
         )
 
     def step(self, state: TrainState, data: Examples) -> tuple[TrainState, Released]:
-        """Draws a batch and takes one private step; jit-able, of fixed shapes."""
+        """Draws a batch and takes one private step; jit-able, of fixed shapes.
+
+        Args:
+            state: where the run is.
+            data: all private examples.
+
+        Returns:
+            The new state, and the public numbers of the step.
+        """
         grads = self.gradients_of(state)(state.params, data, self.draw(state))
         return self.finish(state, grads)
 
@@ -173,7 +181,11 @@ class Program:
         return jax.lax.fori_loop(0, steps, body, (state, unknown))
 
     def draw(self, state: TrainState) -> Drawn:
-        """Returns the batch of this step: of this device's rows, on a mesh."""
+        """Returns the batch of this step: of this device's rows, on a mesh.
+
+        Args:
+            state: where the run is.
+        """
         part = None
         if self.axis is not None:
             rows = -(-self.plan.dataset_size // jax.lax.axis_size(self.axis))
@@ -181,7 +193,11 @@ class Program:
         return self.plan.sampling.draw(state.key, state.step, part, self.sharding)
 
     def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
-        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
+        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does.
+
+        Args:
+            state: where the run is.
+        """
         config = self.plan.experiment.train
         key = noise.fold(noise.stream(state.key, "augment"), state.step)
         loss = self.loss(state.frozen, key)
@@ -214,14 +230,28 @@ class Program:
         return loss
 
     def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> ClippedSum:
-        """Returns the clipped sum over a part of a batch that the host feeds; private."""
+        """Returns the clipped sum over a part of a batch that the host feeds; private.
+
+        Args:
+            state: where the run is.
+            rows: the examples of the part.
+            packed: which rows of the data set they are, and how many are real.
+        """
         grads = self.gradients_of(state)(state.params, rows, packed)
         return self._method(state.vary).clipped_sum(grads, state.opt_state)
 
     def finish(
         self, state: TrainState, grads: PerExampleGrads | ClippedSum
     ) -> tuple[TrainState, Released]:
-        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts."""
+        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts.
+
+        Args:
+            state: where the run is.
+            grads: the gradients of the batch, or the clipped sum over it.
+
+        Returns:
+            The new state, and the public numbers of the step.
+        """
         tx = self._transformation(state.vary, state.key)  # the noise key in use is the state's own
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -234,7 +264,12 @@ class Program:
         return new, released_of(new)
 
     def evaluate(self, state: TrainState, examples: Examples) -> Scores:
-        """Returns accuracy and loss on held-out examples, of the average where there is one."""
+        """Returns accuracy and loss on held-out examples, of the average where there is one.
+
+        Args:
+            state: where the run is.
+            examples: the held-out examples.
+        """
         right, losses = self.outcomes(state, examples)
         return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
 
@@ -242,6 +277,10 @@ class Program:
         """Returns for each held-out example whether it is classified right, and its loss.
 
         Of several labels at once, it is the share that is right. Nothing is augmented.
+
+        Args:
+            state: where the run is.
+            examples: the held-out examples.
         """
         params = self.released_params(state)
 
@@ -253,7 +292,11 @@ class Program:
         return jax.lax.map(one, examples, batch_size=size)
 
     def released_params(self, state: TrainState) -> chex.ArrayTree:
-        """Returns all parameters as they are evaluated and published."""
+        """Returns all parameters as they are evaluated and published.
+
+        Args:
+            state: where the run is.
+        """
         averaged = self.plan.experiment.train.ema is not None
         return Parameters(state.ema if averaged else state.params, state.frozen).merged()
 
@@ -301,7 +344,11 @@ class Program:
         return method.replace(threshold=lambda step: threshold)
 
     def own_value(self, path: str) -> float:
-        """Returns the plan's own value of a number in `VARIABLE`."""
+        """Returns the plan's own value of a number in `VARIABLE`.
+
+        Args:
+            path: a name in `VARIABLE`.
+        """
         if path == "method.threshold":
             return _fixed_threshold(self.plan.method)
         rate = self.plan.experiment.optimizer.learning_rate
@@ -342,6 +389,16 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
         experiment: the experiment; it is resolved here.
         dataset: the data set; its training examples are the private ones.
         varied: see `Program`.
+
+    Raises:
+        ValueError: if the experiment is of another data set, or cannot run; names the field.
+
+    Example:
+        >>> from dpjax.train import load_dataset
+        >>> experiment = Experiment().set("method.noise_multiplier", 1.0)
+        >>> program = build_program(experiment, load_dataset(experiment))
+        >>> program.plan.steps, program.network.name
+        (57, 'mlp')
     """
     if dataset.name != experiment.data.name:
         raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")

@@ -115,6 +115,14 @@ def train(
             in another environment, or on other data.
         Preempted: the process was sent SIGTERM. The run was saved first.
         LostProcessError: there were several processes, and another one has ended.
+
+    Example:
+        >>> from dpjax.train import load_dataset
+        >>> experiment = Experiment().set("privacy.epsilon", 2.0)
+        >>> dataset = load_dataset(experiment)
+        >>> result = train(experiment, dataset, Path("run"))[0]  # doctest: +SKIP
+        >>> result.epsilon <= 2.0, result.accuracy > 0.5  # doctest: +SKIP
+        (True, True)
     """
     varied = dict(vary or {})
     dataset = with_frozen_states(experiment, dataset)
