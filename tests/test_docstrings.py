@@ -12,8 +12,11 @@ import dpjax.models
 import dpjax.nnx
 import dpjax.papers
 import dpjax.train
+from dpjax import accounting, audit
+from dpjax.accounting import gdp, pld, pld_compose, pld_step, rdp, tcdp
 from dpjax.accounting.queries import Query
 from dpjax.accounting.tuning import Tuning
+from dpjax.audit import bounds
 from dpjax.hooks import Hook
 from dpjax.rules import Rule
 from dpjax.thresholds import Threshold
@@ -162,6 +165,10 @@ def section(text: str, name: str) -> str:
     return found[1] if found else ""
 
 
+def reference(member: object) -> str:
+    return text_of(member).partition("\nReference:")[2]
+
+
 def arguments(member: object) -> list[str]:
     if inspect.isclass(member) and issubclass(member, Exception | float):
         return []
@@ -280,5 +287,20 @@ PUBLISHED += ("dpjax.accounting.tuning",)
 @pytest.mark.parametrize("name", mechanisms())
 def test_what_was_published_links_its_paper(name):
     if name.rpartition(".")[0] in PUBLISHED:
-        reference = text_of(mechanisms()[name]).partition("\nReference:")[2]
-        assert "https://" in reference
+        assert "https://" in reference(mechanisms()[name])
+
+
+BOUNDS = (
+    *(accounting.epsilon, accounting.delta, accounting.calibrate, accounting.published_together),
+    *(pld.pld_bracket, pld_step.release_pmfs, pld_compose.composed),
+    *(rdp.rdp, rdp.rdp_epsilon, rdp.rdp_poisson, rdp.rdp_fixed_size, rdp.truncation_mass),
+    *(gdp.gdp_mu, tcdp.tcdp),
+    *(audit.audit_step, audit.audit_release, audit.audit_training),
+    *(audit.claimed_tradeoff, audit.measured_tradeoff),
+    *(bounds.bound_of_draws, bounds.bound_of_one_run),
+)
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.__name__)
+def test_what_bounds_a_loss_links_its_paper(bound):
+    assert "https://" in reference(bound)

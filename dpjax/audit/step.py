@@ -98,6 +98,9 @@ def audit_step(
         'holds'
         >>> audit_step(method, jax.random.key(0), few, noise=0.25).verdict
         'REFUTED'
+
+    Reference: Nasr et al., Adversary Instantiation: Lower Bounds for Differentially Private Machine
+    Learning, 2021, https://arxiv.org/abs/2101.04535
     """
     return audit_release(
         method.name or "mechanism",
@@ -146,6 +149,9 @@ def audit_release(
         >>> audit_release("mine", method, lambda delta: Claim(0.1, "made up"), jax.random.key(0),
         ...               few).verdict
         'REFUTED'
+
+    Reference: Nasr et al., Adversary Instantiation: Lower Bounds for Differentially Private Machine
+    Learning, 2021, https://arxiv.org/abs/2101.04535
     """
     deltas = sorted({audit.delta, *_DELTAS})
     claimed = {delta: claims(delta) for delta in deltas}

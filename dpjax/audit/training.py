@@ -140,6 +140,9 @@ def audit_training(
 
     Returns:
         The findings of "one run" and of "final model".
+
+    Reference: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run, 2023,
+    https://arxiv.org/abs/2305.08846
     """
     rng = np.random.default_rng(seed)
     rows = rng.permutation(dataset.size)[: audit.examples]
