@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import chex
 import jax
@@ -128,9 +128,19 @@ class Sampling(Record):
 
     role: ClassVar[str] = "sampling"
 
-    rate: float
-    batch_size: float | None
-    dataset_size: int | None
+    if TYPE_CHECKING:  # at run time, dataclasses would take these properties for default values
+
+        @property
+        def rate(self) -> float:
+            """The probability that an example is drawn."""
+
+        @property
+        def batch_size(self) -> float | None:
+            """B."""
+
+        @property
+        def dataset_size(self) -> int | None:
+            """N."""
 
     def draw(
         self,
@@ -330,7 +340,7 @@ class TruncatedPoisson(Sampling):
             raise ValueError(f"max_size = {self.max_size}: expected at most dataset_size = {size}")
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """The probability of each example before truncation."""
         return self.batch_size / self.dataset_size
 
@@ -380,12 +390,12 @@ class FixedSize(Sampling):
             )
 
     @property
-    def batch_size(self) -> float:  # type: ignore[override]
+    def batch_size(self) -> float:
         """The batch size."""
         return float(self.size)
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """The fraction of the examples in a batch, B / N."""
         return self.size / self.dataset_size
 
@@ -426,12 +436,12 @@ class FullBatch(Sampling):
             self._set(dataset_size=_dataset_size(self.dataset_size))
 
     @property
-    def batch_size(self) -> float | None:  # type: ignore[override]
+    def batch_size(self) -> float | None:
         """N, if it is known."""
         return None if self.dataset_size is None else float(self.dataset_size)
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """1."""
         return 1.0
 
