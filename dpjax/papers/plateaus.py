@@ -86,7 +86,8 @@ def plateau_search(
     runner = build_runner(program, dataset, search.experiment.run)
     plan, falls = program.plan, []
     state = program.init(member_key(root_key(0), plan.experiment.identity, 0))
-    rate, best, waited = program.own_value(_RATE), float("inf"), 0
+    rate = _checks.positive(_RATE, search.experiment.optimizer.learning_rate)
+    best, waited = float("inf"), 0
     for epoch in range(1, max(1, round(plan.steps / plan.steps_per_epoch)) + 1):
         until = min(plan.steps, round(epoch * plan.steps_per_epoch))
         state, _ = runner.advance(state, until - int(state.step))
