@@ -42,9 +42,10 @@ class ClippedSum:
         statistic: ``sum_i s_i``, (m,); (0,) without a statistic.
         gradient_low: the low half of `gradient`.
         statistic_low: the low half of `statistic`.
-        positions: the number of rows including padding; public.
-        rerounding: how far one more example can move `gradient` by changing how the others are
-            rounded, in units of the bound; public.
+        positions: the number of rows including padding; of several parts, the sum.
+        rerounding: how far one more example can move the gradient of the whole batch by changing
+            how the others are rounded, in units of the bound. Public: of a drawn batch it depends
+            on the sampling and the shape of a part, not on how many parts there turned out to be.
         sampling: the sampling that drew the batch; None if unknown.
     """
 
@@ -82,13 +83,17 @@ class ClippedSum:
                 "parts of one batch"
             )
         (gradient, statistic), (gradient_low, statistic_low) = added(self.sums, other.sums)
+        if self.sampling is None:  # each part knows only of itself
+            rerounding = self.rerounding + other.rerounding
+        else:  # each is the figure for the whole batch
+            rerounding = jnp.maximum(self.rerounding, other.rerounding)
         return ClippedSum(
             gradient,
             statistic,
             gradient_low,
             statistic_low,
             self.positions + other.positions,
-            jnp.hypot(self.rerounding, other.rerounding),  # rounding errors are independent
+            rerounding,
             self.sampling,
         )
 
@@ -116,7 +121,12 @@ def summed_over_devices(
         # They depend on shapes only and are the same everywhere, but their types do not show it.
         positions, rerounding = jax.lax.pmax((positions, rerounding), axes)
     devices = math.prod(jax.lax.axis_size(axis) for axis in axes)
-    rows = positions.astype(jnp.float32) * devices
+    if total.sampling is None:
+        rows = positions.astype(jnp.float32) * devices
+        rerounding *= math.sqrt(devices)  # errors on different devices are independent
+    else:  # whatever number of parts there turned out to be
+        dataset_size = total.sampling.dataset_size or 0  # known, since it drew the batch
+        rows = jnp.float32(total.sampling.most_rows(dataset_size))
     limit_of = (jax.tree.map(lambda _: limits.gradient, total.gradient), limits.statistic)
     sums = limb_sum(total.sums, jax.tree.map(lambda x: rows * x, limit_of), devices, axes)
     (gradient, statistic), (gradient_low, statistic_low) = sums
@@ -127,6 +137,6 @@ def summed_over_devices(
         gradient_low,
         statistic_low,
         positions * devices,
-        math.sqrt(devices) * rerounding + rows * off_grid(coordinates, devices),
+        rerounding + rows * off_grid(coordinates, devices),
         total.sampling,
     )

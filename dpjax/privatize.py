@@ -39,12 +39,15 @@ class Released(NamedTuple):
             enlarged if adding it changes how the engine rounds the other examples.
         sigma: the total, accounted noise multiplier.
         sigma_gradient: the gradient's own noise multiplier sigma_T.
+        rerounding: by how much the bound is enlarged, as a fraction of it. It depends on the
+            engine, the chunk, the sampling and the devices, not on the data.
     """
 
     threshold: jax.Array
     bound: jax.Array
     sigma: jax.Array
     sigma_gradient: jax.Array
+    rerounding: jax.Array
 
 
 class PrivatizeState(NamedTuple):
@@ -164,7 +167,9 @@ def privatize(
         released = _released(mechanism, state.step, state.threshold, groups, sigma_s)
         limits = _limits(mechanism, released.bound)
         total = summed_over_devices(total, axis_name, state.key, limits)
-        released = released._replace(bound=released.bound * (1.0 + total.rerounding))
+        released = released._replace(
+            bound=released.bound * (1.0 + total.rerounding), rerounding=total.rerounding
+        )
         step_key = noise.fold(state.key, state.step)
         std = released.sigma_gradient * released.bound
         noisy = mechanism.noise.release(
@@ -377,4 +382,5 @@ def _released(
         mechanism.bound(thresholds),
         sigma,
         noise.sigma_gradient(sigma, sigma_s),
+        jnp.zeros((), jnp.float32),
     )

@@ -202,9 +202,43 @@ class Sampling(Record):
         """Returns a mask of the rows, all below N, that are in the batch of a step's key."""
         raise NotImplementedError
 
-    def _most(self, length: int) -> int:
-        """Returns the size of the largest batch that can be drawn from `length` rows."""
+    def most_rows(self, length: int) -> int:
+        """Returns the size of the largest batch that can be drawn from `length` rows.
+
+        Args:
+            length: how many rows of the data are drawn from.
+
+        Returns:
+            At most `length`; public, like the sampling.
+
+        Example:
+            >>> FixedSize(3, 10).most_rows(10), Poisson(3, 10).most_rows(10)
+            (3, 10)
+        """
         return length
+
+    def likely_rows(self, length: int) -> int:
+        """Returns a bound on the rows that are drawn from `length` rows, not exceeded in practice.
+
+        ``m + t`` with m the expected number and ``t^2 = 2 ln(1e20) (m + t / 3)``. By Bernstein's
+        inequality, more are drawn with a probability below 1e-20.
+
+        Args:
+            length: how many rows of the data are drawn from.
+
+        Returns:
+            At most `most_rows`; public, like the sampling.
+
+        Example:
+            >>> Poisson(256, 60_000).likely_rows(60_000)
+            426
+
+        Reference: Boucheron, Lugosi and Massart, Concentration Inequalities, 2013, section 2.8.
+        """
+        mean = self.rate * length
+        third = math.log(1e20) / 3
+        above = third + math.sqrt(third**2 + 6 * third * mean)
+        return min(self.most_rows(length), math.ceil(mean + above))
 
 
 @dataclass(frozen=True)
@@ -348,7 +382,8 @@ class TruncatedPoisson(Sampling):
         among = _below_rate(key, _every_row(self.dataset_size, rows), self.rate)
         return _chosen(key, among, self.max_size)[rows]
 
-    def _most(self, length: int) -> int:
+    def most_rows(self, length: int) -> int:
+        """Returns the size of the largest batch that can be drawn from `length` rows."""
         return min(self.max_size, length)
 
 
@@ -405,7 +440,8 @@ class FixedSize(Sampling):
         among = _tickets(key, everyone)[0] >= 0
         return _chosen(key, among, self.size)[rows]
 
-    def _most(self, length: int) -> int:
+    def most_rows(self, length: int) -> int:
+        """Returns the size of the largest batch that can be drawn from `length` rows."""
         return min(self.size, length)
 
 
@@ -475,7 +511,7 @@ def _drawn(
     rows = start + jnp.arange(length, dtype=jnp.int32)
     taken = sampling._taken(own, jnp.minimum(rows, size - 1)) & (rows < size)
     return Drawn(
-        _in_front(taken, rows, sampling._most(length), fill=size),
+        _in_front(taken, rows, sampling.most_rows(length), fill=size),
         _count(taken),
         start,
         sampling,

@@ -77,14 +77,18 @@ def _compile_options(*args, **kwargs):
 compiler.get_compile_options = _compile_options
 
 
-@pytest.fixture(autouse=True)
-def compiled_as_it_matters(request):
-    wanted = _compilation(request.path)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Chooses how programs are compiled before any fixture, of a module too, compiles one."""
+    wanted = _compilation(item.path)
     if wanted != COMPILATION["now"]:
         jax.clear_caches()  # else programs compiled in the other way would be used again
         jax.config.update("jax_disable_most_optimizations", not wanted[0])
         COMPILATION["now"] = wanted
-    yield
+
+
+def pytest_runtest_teardown():
+    """Drops compiled programs before there are too many."""
     if COMPILED["unlooked"] > 300 and _crowded():
         jax.clear_caches()
 

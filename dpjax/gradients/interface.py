@@ -294,7 +294,7 @@ class PerExampleGrads:
             sums_of = self._rows.shards.each(row_sum)
             sums = [sums_of(_zero_padding(leaf, chunk.real)) for leaf in leaves]
             halves = zip(*sums, strict=True) if sums else ((), ())
-            figures.append(chunk.rerounding(self._rows.likely))
+            figures.append(chunk.rerounding(self._rows.likely_batch))
             both = TwoFloat(
                 *((g, jax.tree.unflatten(treedef, s)) for g, s in zip(total, halves, strict=True))
             )
@@ -326,17 +326,16 @@ class PerExampleGrads:
             return pair_sum(sums), 0.0
         (gradient, statistic), (gradient_low, statistic_low) = sums
         coordinates = sum(leaf.size for leaf in jax.tree.leaves(gradient)) // shards
-        # In a drawn batch, each row belongs to one device, so one more row changes one device's
-        # sum. In a hand-fed batch, one more row shifts the others, and every device's sum changes.
-        changed = 1 if rows.indices is not None else shards
-        off = changed * one_limb(coordinates, rows.likely)
+        # One more example shifts the rows behind it, so every device's sum may change, and in every
+        # part of the batch.
+        off = rows.parts * shards * one_limb(coordinates, rows.likely)
         of_gradient = TwoFloat(gradient, gradient_low)
         if off <= MOST_REROUNDED:
             total = grid_sum(of_gradient, rows.likely * limits.gradient, shards)
         else:
             most = jax.tree.map(lambda _: rows.size * limits.gradient, gradient)
             total = limb_sum(of_gradient, most, shards)
-            off = rows.size * off_grid(coordinates, shards)
+            off = rows.parts * rows.size * off_grid(coordinates, shards)
         most = jax.tree.map(lambda _: rows.size * limits.statistic, statistic)
         counted = limb_sum(TwoFloat(statistic, statistic_low), most, shards)
         both = zip(total, counted, strict=True)

@@ -57,8 +57,10 @@ class BatchRows:
         count: (shards,) the number of leading positions in use in each shard, possibly traced; None
             for all of them.
         numbers: (size,) the row's number in the whole data set; None if `data` is all of it.
-        share: a bound on the positions in use in a shard, exceeded with a probability of about
-            1e-9; None for all of them.
+        share: a bound on the positions in use in a shard, exceeded with a probability below 1e-20;
+            None for all of them.
+        batch: the same bound for the logical batch with all its parts; None if these rows are all.
+        parts: how many parts like this one hold any logical batch within that bound.
         shards: how data and positions are split over devices.
     """
 
@@ -70,6 +72,8 @@ class BatchRows:
     count: jax.Array | None = None
     numbers: jax.Array | None = None
     share: int | None = None
+    batch: int | None = None
+    parts: int = 1
     shards: Shards = WHOLE
 
     @property
@@ -94,8 +98,16 @@ class BatchRows:
 
     @property
     def likely(self) -> int:
-        """A bound on the positions in use, exceeded with a probability of about 1e-9."""
+        """A bound on the positions in use, exceeded with a probability below 1e-20."""
         return self.shards.count * (self.length if self.share is None else self.share)
+
+    @property
+    def likely_batch(self) -> int:
+        """The same bound for the logical batch, whether these rows are all of it or a part.
+
+        It does not depend on how many parts a batch turned out to have, which is private.
+        """
+        return self.likely if self.batch is None else self.batch
 
     @property
     def chunks(self) -> chex.ArrayTree:
@@ -221,8 +233,8 @@ def drawn_rows(
     count, most = drawn.indices.shape
     numbers = drawn.indices.reshape(-1)
     local = (drawn.indices - drawn.start[:, None]).reshape(-1)
-    share = rows / count / (drawn.sampling.dataset_size or rows)
-    expected = share * (drawn.sampling.batch_size or rows)
+    dataset_size = drawn.sampling.dataset_size or rows
+    expected = drawn.sampling.rate * rows / count
     # There is a position for every row, but few are drawn: one chunk holds 999 of 1000 batches.
     spare = 3 if count == 1 else 4
     usual = count * math.ceil(expected + spare * math.sqrt(expected))
@@ -233,7 +245,9 @@ def drawn_rows(
         indices=local,
         count=jnp.clip(drawn.size, 0, most),
         numbers=numbers,
-        share=_likely(expected, most),
+        share=drawn.sampling.likely_rows(rows // count),
+        batch=drawn.sampling.likely_rows(dataset_size),
+        parts=-(-dataset_size // rows),
         shards=shards,
     )
 
@@ -264,20 +278,18 @@ def packed_rows(
     length = size // shards.count
     # Real rows come first, so they lie on the first devices.
     count = jnp.clip(packed.size - length * jnp.arange(shards.count), 0, length)
+    batch = packed.sampling.likely_rows(packed.sampling.dataset_size or size)
     return BatchRows(
         rows,
         size,
         _chunk_size(chunk, size, shards),
         count=count,
         numbers=packed.indices,
-        share=_likely(packed.sampling.batch_size or size, length),
+        share=min(batch, length),
+        batch=batch,
+        parts=-(-batch // size),
         shards=shards,
     )
-
-
-def _likely(expected: float, most: int) -> int:
-    """Returns a Poisson mean plus six standard deviations, at most `most`."""
-    return min(most, math.ceil(expected + 6 * math.sqrt(expected)))
 
 
 def leading_size(field: str, tree: chex.ArrayTree) -> int:

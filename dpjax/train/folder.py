@@ -106,6 +106,8 @@ class RunIdentity:
         members: how many were begun together.
         varied: the numbers in which these differ, by their paths.
         environment: what draws its bits.
+        rerounding: by how much its noise is enlarged for the rounding of sums, as a fraction; None
+            before its first step.
     """
 
     lineage: str
@@ -113,6 +115,7 @@ class RunIdentity:
     members: int = 1
     varied: tuple[str, ...] = ()
     environment: Mapping[str, str | bool] = field(default_factory=environment)
+    rerounding: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the fields: the lineage names a folder, which must lie inside the run's own."""
@@ -128,6 +131,8 @@ class RunIdentity:
         ]
         if kinds[0] != kinds[1]:
             raise TypeError(f"environment = {self.environment!r}: expected {', '.join(kinds[1])}")
+        if self.rerounding is not None:
+            _checks.finite("rerounding", self.rerounding)
 
     @property
     def mark(self) -> str:

@@ -35,6 +35,8 @@ __all__ = ["Run", "resume_all"]
 
 _STEPS_KEPT = 10_000  # at most so many steps have a row in steps.csv
 
+_SAME_SCALE = 2.0**-24  # half of what float32 can tell apart in the scale of the noise
+
 _SEEDED = (
     "**Not to be published: the noise was drawn from a fixed seed, and whoever guesses the seed "
     "can take it away.** What follows holds for keys that nobody knows.\n\n"
@@ -208,6 +210,36 @@ class Run:
                 f"the state of the optimizer, but {why}"
             )
 
+    def with_rerounding(self, figure: float) -> Self:
+        """Returns the run with the enlargement of its noise that its first step here had.
+
+        A step that is repeated gets the same noise. At another scale, the difference of the two
+        releases would show the noise itself, so another enlargement than before is refused. It is
+        called before anything of the step is written.
+
+        Args:
+            figure: the enlargement, as a fraction.
+
+        Raises:
+            ValueError: if the run's earlier steps had another.
+        """
+        known = self.identity.rerounding
+        if not self.plan.private:
+            return self
+        if known is None:
+            identity = replace(self.identity, rerounding=figure)
+            if mesh.is_primary():
+                self.folder.commit(identity)
+            return replace(self, identity=identity)
+        if not abs(figure - known) <= _SAME_SCALE:
+            raise ValueError(
+                f"{self.folder.path}: here its noise would be enlarged by {figure:.2g} for the "
+                f"rounding of sums, and it was enlarged by {known:.2g}: expected run.mesh and "
+                "run.sharding as they were, since a repeated step would release the same noise at "
+                "another scale"
+            )
+        return self
+
     def save(self) -> None:
         """Begins to write a checkpoint, in the background."""
         meta = {
@@ -304,7 +336,9 @@ class Run:
         step = int(self.state.step)
         self._check_plan(program.plan, step)
         lineage = next_lineage(self.identity.lineage, program.plan.experiment.identity, step)
-        identity = replace(self.identity, lineage=lineage, environment=environment())
+        identity = replace(
+            self.identity, lineage=lineage, environment=environment(), rerounding=None
+        )
         known = [self.folder.read_ledger(), self.ledger(step)]
         run = replace(
             self,

@@ -427,6 +427,11 @@ class _Loop:
         begun = time.monotonic()
         self._state, released = self._runner.advance(self._state, steps)
         jax.block_until_ready(self._state.step)
+        if self._step == self._first:
+            self._runs = [
+                run.with_rerounding(float(np.ravel(self._of(released, i).rerounding)[0]))
+                for i, run in enumerate(self._runs)
+            ]
         taken = time.monotonic() - begun
         if self._step > self._first:  # not while compiling
             self._rate = steps / max(taken, 1e-9)

@@ -40,7 +40,7 @@ def write_run(
     values = np.ones(STEPS) if thresholds is None else np.asarray(thresholds, float)
     bounds = values if values.ndim == 1 else np.linalg.norm(values, axis=1)
     sigmas = np.full(STEPS, float(sigma))
-    folder.add_steps(0, 1, Released(values, bounds, sigmas, sigmas))
+    folder.add_steps(0, 1, Released(values, bounds, sigmas, sigmas, np.zeros(STEPS)))
     built = build_method(table, {"steps_per_epoch": PER_EPOCH, "epochs": STEPS // PER_EPOCH})
     for epoch, accuracy in enumerate(accuracies, start=1):
         step = epoch * PER_EPOCH

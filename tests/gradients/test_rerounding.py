@@ -113,6 +113,105 @@ def test_a_zero_row_in_front_does_not_move_the_sum(route, most, spread):
         assert float(before.rerounding) < 1e-9
 
 
+@pytest.mark.parametrize("where", [slice(1, None), slice(None, -1)], ids=["in front", "behind"])
+@pytest.mark.parametrize("engine", ["vmap", "ghost"])
+def test_of_a_drawn_batch_the_figure_covers_a_row_that_moves_all_others(engine, where):
+    """130 rows a device: with one more row, every device holds others."""
+    if jax.device_count() < DEVICES:
+        pytest.skip(f"needs {DEVICES} devices")
+    rows = 130 * DEVICES
+    mesh = Mesh(np.asarray(jax.devices()[:DEVICES]), ("data",))
+    by_row, key = NamedSharding(mesh, P("data")), jax.random.key(0)
+    grads_of = dpjax.per_example_grads(linear, engine, chunk=8 * CHUNK, sharding=by_row)
+
+    @partial(jax.jit, static_argnums=1)
+    def clipped(data, size):
+        drawn = dpjax.sampling.FullBatch(size).draw(key, 0, sharding=by_row)
+        return dpjax.clipped_sum(MECHANISM, grads_of(jnp.zeros(D), data, drawn), STATE)
+
+    given = np.zeros((rows + DEVICES, D), np.float32)
+    given[1 : rows + 1] = batch(0.0)[0][:rows]
+    before = clipped(jax.device_put(given[1 : rows + 1], by_row), rows)
+    data = given if where.start else np.roll(given, -1, axis=0)
+    after = clipped(jax.device_put(data, by_row), rows + 1)
+    move = np.linalg.norm(value(before) - value(after))
+    assert 1e-6 < move <= float(before.rerounding) < 1e-2
+
+
+@pytest.mark.parametrize("engine", ["vmap", "ghost"])
+def test_the_figure_of_a_batch_in_parts_does_not_tell_how_many(engine):
+    """The batch's own size is private, and the released bound holds the figure."""
+    sampling, data = dpjax.sampling.Poisson(40, 200), batch(0.1)[0][:200]
+    tx = dpjax.privatize(MECHANISM, sampling, jax.random.key(0))
+    grads_of = dpjax.per_example_grads(linear, engine, chunk=8)
+    state = tx.init(jnp.zeros(D))
+
+    @jax.jit
+    def clipped(rows, packed):
+        return dpjax.clipped_sum(MECHANISM, grads_of(jnp.zeros(D), rows, packed), state)
+
+    parts, bounds = [], []
+    for t in range(4):
+        drawn = sampling.draw(jax.random.key(1), t)
+        packed = [drawn.packed().part(i, 8) for i in range(0, len(drawn.rows()), 8)]
+        sums = [clipped(data[np.minimum(part.indices, 199)], part) for part in packed]
+        _, new = jax.jit(tx.update)(sum(sums[1:], start=sums[0]), state)
+        parts.append(len(packed))
+        bounds.append(float(new.released.bound))
+    whole = grads_of(jnp.zeros(D), data, sampling.draw(jax.random.key(1), 0))
+    _, new = tx.update(whole, state)
+    assert len(set(parts)) > 1
+    assert set(bounds) == {float(new.released.bound)}
+    assert (bounds[0] > 1) == (engine == "ghost")
+
+
+def convolution(params, example):
+    image, weight = example
+    kernel, dense = params
+    hidden = jax.lax.conv_general_dilated(image[None, None], kernel, (1, 1), "SAME")
+    return weight * jnp.sum(jnp.tanh(jax.nn.relu(hidden).reshape(-1) @ dense))
+
+
+def perceptron(params, example):
+    image, weight = example
+    first, last = params
+    return weight * jnp.sum(jnp.tanh(jnp.tanh(image.reshape(-1) @ first) @ last))
+
+
+NETWORKS = {
+    "convolution": (convolution, ((4, 1, 3, 3), (256, 3))),
+    "perceptron": (perceptron, ((64, 20), (20, 3))),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("engine", ["vmap", "ghost"])
+def test_nor_does_it_move_that_of_a_network(network, engine):
+    """An example's gradient does not depend on its place; the example in front has weight 0."""
+    loss, shapes = NETWORKS[network]
+    rng = np.random.default_rng(0)
+    params = tuple(jnp.asarray(rng.normal(size=s, scale=0.3), jnp.float32) for s in shapes)
+    images = np.zeros((260, 8, 8), np.float32)
+    images[1:257] = rng.normal(size=(256, 8, 8))
+    grads_of = dpjax.per_example_grads(loss, engine, chunk=20)
+    state = dpjax.privatize(MECHANISM, 256, jax.random.key(0)).init(params)
+
+    @jax.jit
+    def clipped(images, weights):
+        return dpjax.clipped_sum(MECHANISM, grads_of(params, (images, weights)), state)
+
+    place = np.arange(260)
+    after = clipped(images, ((place > 0) & (place < 257)).astype(np.float32))
+    before = clipped(np.roll(images, -1, axis=0), (place < 256).astype(np.float32))
+    sums = [
+        np.concatenate([np.float64(x).ravel() for x in jax.tree.leaves(half)])
+        for half in (before.gradient, before.gradient_low, after.gradient, after.gradient_low)
+    ]
+    move = np.linalg.norm(sums[0] + sums[1] - sums[2] - sums[3])
+    assert np.linalg.norm(sums[0]) > 10
+    assert move <= max(float(before.rerounding), 1e-9)
+
+
 def test_the_sums_of_one_two_and_eight_devices_agree():
     one, *others = (jax.jit(over_devices("vmap", n))(*batch(0.1)) for n in (1, 2, DEVICES))
     assert np.linalg.norm(value(one)) > B / 4  # so that 1e-9 is a relative 1e-12

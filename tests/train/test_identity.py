@@ -11,7 +11,7 @@ import dpjax
 from dpjax import noise
 from dpjax.data import Split
 from dpjax.models.parameters import flat
-from dpjax.train import Run, RunFolder, export, train
+from dpjax.train import Run, RunFolder, export, feed, train
 from dpjax.train.folder import environment
 from tests.train.small import Killed, experiment, images, stop_after
 
@@ -151,6 +151,9 @@ class TestData:
         run(tmp_path / "run", resume=True)
 
 
+GHOST = {"train__engine": "ghost", "method__threshold": 700.0, "train__chunk": 6}
+
+
 class TestPlace:
     """Batches and noise do not depend on where a run goes on, sums only by rounding."""
 
@@ -170,6 +173,32 @@ class TestPlace:
         # The rejecting arm: other noise from the checkpoint on.
         (other,) = run(folder, resume=True, rekey=True, train__steps=9)
         assert self.farthest(other.state, whole[1].state) > 1000 * self.FIGURE
+
+    @pytest.mark.parametrize("change", [{"run__mesh": {"data": 8}}, {"run__data": "host"}])
+    def test_the_noise_keeps_its_scale(self, tmp_path, monkeypatch, change):
+        """Ghost's figure enlarges it: the same wherever the run goes on, whatever the batches."""
+        monkeypatch.setattr(feed, "_MOST_BYTES", 1)  # on the host, a part is a chunk
+        run(tmp_path / "run", kill=5, **GHOST)
+        run(tmp_path / "run", resume=True, **GHOST, **change)
+        steps = RunFolder(tmp_path / "run").steps()
+        assert len(steps["bound"]) == 8
+        assert len(set(steps["bound"])) == 1
+        assert set(steps["rerounding"]) == {RunFolder(tmp_path / "run").identity().rerounding}
+        assert steps["bound"][0] == np.float32(700 * (1 + np.float32(steps["rerounding"][0])))
+        assert steps["rerounding"][0] > 1e-6
+
+    def test_where_the_noise_would_have_another_scale_is_refused(self, tmp_path):
+        """The difference of two releases of one step would otherwise show their noise."""
+        sharded = {"run__mesh": {"data": 8}, "run__sharding": {".*": []}}
+        for begun, gone_on in ((GHOST, sharded), ({**GHOST, **sharded}, {})):
+            folder = tmp_path / f"run-{len(begun)}"
+            run(folder, kill=2, **begun)  # before the first checkpoint after the start
+            RunFolder(folder).cut(0)
+            kept = files(folder)
+            with pytest.raises(ValueError, match=r"expected run.mesh and run.sharding as they"):
+                run(folder, resume=True, **GHOST, **gone_on)
+            assert {k: v for k, v in files(folder).items() if k in kept} == kept
+            run(folder, resume=True, **begun)
 
     def farthest(self, a, b):
         a, b = flat(a.params), flat(b.params)
