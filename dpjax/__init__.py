@@ -7,7 +7,7 @@ not wait for JAX.
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dpjax import (
@@ -106,12 +106,12 @@ _HOMES = {
 class _Package(ModuleType):
     """The package as a module whose functions are not shadowed by the files they live in."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # Importing dpjax/privatize.py would otherwise replace the function by the module.
         if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name in _HOMES:
             value = getattr(importlib.import_module(f"dpjax.{_HOMES[name]}"), name)
             setattr(self, name, value)

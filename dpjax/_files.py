@@ -98,7 +98,7 @@ def refuse_links(folder: Path) -> None:
             raise ValueError(f"{path} is a link: expected plain files and folders in a run")
 
 
-def seal(folder: Path, content: Mapping[str, Any]) -> None:
+def seal(folder: Path, content: Mapping[str, object]) -> None:
     """Flushes the files of `folder` to disk, then writes its manifest atomically.
 
     Args:

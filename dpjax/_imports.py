@@ -18,6 +18,11 @@ def allow_import(module: str) -> None:
 
     Raises:
         ImportError: if there is no such module.
+
+    Example:
+        >>> allow_import("colorsys")
+        >>> imported("data.name", "colorsys:rgb_to_hsv")(1.0, 0.0, 0.0)
+        (0.0, 1.0, 1.0)
     """
     import_module(module)
     _allowed.add(module)

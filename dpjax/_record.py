@@ -42,7 +42,7 @@ class Record:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Returns a copy with some fields changed, checked like a new one."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 

@@ -5,9 +5,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["dumps", "read"]
+__all__ = ["Table", "dumps", "read"]
+
+Table: TypeAlias = Mapping[str, Any]
+"""A table as TOML or JSON holds it; its values are checked where they are used."""
 
 
 def read(path: str | Path) -> dict[str, Any]:

@@ -42,11 +42,20 @@ class Hook(Record, Generic[State]):
     every_example: ClassVar[bool] = False
 
     def init(self, params: chex.ArrayTree) -> State:
-        """Returns the state before the first step."""
+        """Returns the state before the first step.
+
+        Args:
+            params: the parameters, or their shapes.
+        """
         raise NotImplementedError
 
     def before(self, grads: PerExampleGrads, state: State) -> tuple[PerExampleGrads, State]:
-        """Returns the gradients to which the rule is applied, and the new state."""
+        """Returns the gradients to which the rule is applied, and the new state.
+
+        Args:
+            grads: the gradients of the batch.
+            state: the state in force.
+        """
         raise NotImplementedError
 
     def after(
@@ -56,7 +65,14 @@ class Hook(Record, Generic[State]):
         params: chex.ArrayTree | None,
         context: HookContext,
     ) -> tuple[chex.ArrayTree, State]:
-        """Returns the update made from the released mean gradient, and the new state."""
+        """Returns the update made from the released mean gradient, and the new state.
+
+        Args:
+            update: the released mean gradient.
+            state: the state that `before` returned.
+            params: the parameters; None if the caller gave none.
+            context: public facts about the step.
+        """
         raise NotImplementedError
 
 

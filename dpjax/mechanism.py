@@ -62,7 +62,7 @@ class Release(Protocol):
     def guarantee(self) -> Guarantee:
         """What it protects, or why it gives no guarantee."""
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Returns a copy with some fields changed."""
 
     def transformation(
@@ -244,7 +244,13 @@ class Mechanism(_MechanismRecord):
         key: chex.PRNGKey,
         axis_name: str | Sequence[str] | None = None,
     ) -> optax.GradientTransformationExtraArgs:
-        """Returns the optax transformation, `dpjax.privatize` of this mechanism."""
+        """Returns the optax transformation, `dpjax.privatize` of this mechanism.
+
+        Args:
+            sampling: how batches are drawn, or the expected size of batches from a loader.
+            key: the key of the noise.
+            axis_name: inside `shard_map`, the mesh axes over which a batch is split.
+        """
         from dpjax.privatize import privatize  # noqa: PLC0415 (it stands above)
 
         return privatize(self, sampling, key, axis_name)
@@ -255,13 +261,23 @@ class Mechanism(_MechanismRecord):
         opt_state: optax.OptState,
         mask: chex.Array | None = None,
     ) -> ClippedSum:
-        """Returns the clipped sum over part of a batch, `dpjax.clipped_sum` of this mechanism."""
+        """Returns the clipped sum over part of a batch, `dpjax.clipped_sum` of this mechanism.
+
+        Args:
+            grads: the gradients of part of a batch.
+            opt_state: the state of the chain that holds the transformation.
+            mask: (B,) bool, False for padding; None if every row is real.
+        """
         from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it stands above)
 
         return clipped_sum(self, grads, opt_state, mask)
 
     def diagnostics(self, opt_state: optax.OptState) -> dict[str, float]:
-        """Returns an empty dict: everything in a mechanism's state was released."""
+        """Returns an empty dict: everything in a mechanism's state was released.
+
+        Args:
+            opt_state: the state of the chain; not read.
+        """
         del opt_state
         return {}
 
@@ -277,6 +293,9 @@ class Mechanism(_MechanismRecord):
     def check_sampling(self, sampling: Sampling) -> None:
         """Raises if the mechanism cannot run with this sampling.
 
+        Args:
+            sampling: the sampling to run with.
+
         Raises:
             ValueError: if momentum is stored for every example and the sampling is not `FullBatch`.
         """
@@ -287,7 +306,14 @@ class Mechanism(_MechanismRecord):
             )
 
     def sigma(self, step: chex.Numeric) -> jax.Array:
-        """Returns the total, accounted noise multiplier of this step."""
+        """Returns the total, accounted noise multiplier of this step.
+
+        Args:
+            step: t; may be traced.
+
+        Raises:
+            ValueError: if the mechanism is not calibrated.
+        """
         return schedules.value_at(self._noise_multiplier, step)
 
     def sigma_statistic(self, expected_batch_size: float | None = None) -> float | None:
@@ -295,6 +321,10 @@ class Mechanism(_MechanismRecord):
 
         Args:
             expected_batch_size: B, for thresholds whose default noise depends on it.
+
+        Raises:
+            ValueError: if the threshold needs `expected_batch_size` and it is None, or the
+                statistic takes so much of the budget that too little is left for the gradient.
         """
         if not isinstance(self.threshold, Threshold):
             return None
@@ -312,7 +342,12 @@ class Mechanism(_MechanismRecord):
     def sigma_gradient(
         self, step: chex.Numeric, expected_batch_size: float | None = None
     ) -> jax.Array:
-        """Returns sigma_T, the gradient's own noise multiplier at this step."""
+        """Returns sigma_T, the gradient's own noise multiplier at this step.
+
+        Args:
+            step: t; may be traced.
+            expected_batch_size: B, for thresholds whose default noise depends on it.
+        """
         return sigma_gradient(self.sigma(step), self.sigma_statistic(expected_batch_size))
 
     def thresholds_at(self, step: chex.Numeric, state: chex.ArrayTree, groups: int) -> jax.Array:
@@ -322,6 +357,9 @@ class Mechanism(_MechanismRecord):
             step: t.
             state: the adaptive threshold's state; ignored otherwise.
             groups: G, the number of groups the parameters fall into.
+
+        Raises:
+            ValueError: if there is not one threshold for each group.
         """
         if isinstance(self.threshold, tuple):
             if len(self.threshold) != groups:

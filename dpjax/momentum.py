@@ -103,7 +103,11 @@ class inner_outer(Momentum[InnerOuterState]):
         params: chex.ArrayTree | None,
         context: HookContext,
     ) -> tuple[chex.ArrayTree, InnerOuterState]:
-        """Returns the outer momentum, and the history with the current iterate in it."""
+        """Returns the outer momentum, and the history with the current iterate in it.
+
+        Raises:
+            ValueError: if `params` is None.
+        """
         del context
         if params is None:
             raise ValueError("params = None: expected the parameters, to remember the iterate")
@@ -206,7 +210,11 @@ class stored(Momentum[StoredState]):
     def before(
         self, grads: PerExampleGrads, state: StoredState
     ) -> tuple[PerExampleGrads, StoredState]:
-        """Returns the averages in place of the gradients."""
+        """Returns the averages in place of the gradients.
+
+        Raises:
+            ValueError: if the batch is not the full one, a row for each stored average.
+        """
         if (rows := grads.real.shape[0]) != self.dataset_size:
             raise ValueError(
                 f"grads has {rows} rows: expected all dataset_size = {self.dataset_size}"

@@ -359,7 +359,14 @@ class white(_NoiseRecord):
     """
 
     def release(self, key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
-        """Returns the noisy sum on its public grid; the arguments are those of `release`."""
+        """Returns the noisy sum on its public grid; the arguments are those of `release`.
+
+        Args:
+            key: the key of this one release; never use it for another.
+            high: the leading halves of the exact sum.
+            low: the trailing halves of the exact sum.
+            std: the standard deviation in every coordinate.
+        """
         return release(key, high, low, std)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import chex
 import jax
@@ -128,9 +128,19 @@ class Sampling(Record):
 
     role: ClassVar[str] = "sampling"
 
-    rate: float
-    batch_size: float | None
-    dataset_size: int | None
+    if TYPE_CHECKING:  # at run time, dataclasses would take these properties for default values
+
+        @property
+        def rate(self) -> float:
+            """The probability that an example is drawn."""
+
+        @property
+        def batch_size(self) -> float | None:
+            """B."""
+
+        @property
+        def dataset_size(self) -> int | None:
+            """N."""
 
     def draw(
         self,
@@ -155,6 +165,9 @@ class Sampling(Record):
             sharding: how the rows of the data are split over a mesh, ``data.sharding``: each device
                 then draws for the rows that it holds. Every device holds the same number of rows,
                 so the data may have a few rows more than N at the end, which are never drawn.
+
+        Returns:
+            The batch, of a fixed number of rows, some of which may be padding; see `Drawn`.
 
         Raises:
             TypeError: if `key` is not a JAX key.
@@ -294,7 +307,7 @@ class Poisson(Sampling):
         """
         return cls(None, dataset_size, rate=rate)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Returns a copy with some fields changed.
 
         Args:
@@ -361,7 +374,7 @@ class TruncatedPoisson(Sampling):
             raise ValueError(f"max_size = {self.max_size}: expected at most dataset_size = {size}")
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """The probability of each example before truncation."""
         return self.batch_size / self.dataset_size
 
@@ -412,12 +425,12 @@ class FixedSize(Sampling):
             )
 
     @property
-    def batch_size(self) -> float:  # type: ignore[override]
+    def batch_size(self) -> float:
         """The batch size."""
         return float(self.size)
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """The fraction of the examples in a batch, B / N."""
         return self.size / self.dataset_size
 
@@ -459,12 +472,12 @@ class FullBatch(Sampling):
             self._set(dataset_size=_dataset_size(self.dataset_size))
 
     @property
-    def batch_size(self) -> float | None:  # type: ignore[override]
+    def batch_size(self) -> float | None:
         """N, if it is known."""
         return None if self.dataset_size is None else float(self.dataset_size)
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """1."""
         return 1.0
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from importlib import resources
 from pathlib import Path
 
@@ -156,6 +157,17 @@ def test_only_the_command_line_speaks_of_flags():
         if room(path) not in ("papers", "cli"):
             found = [text for text in texts(ast.parse(path.read_text())) if FLAG.search(text)]
             assert not found, f"{path} says {found}"
+
+
+def test_no_two_classes_share_a_name():
+    """Else a search for a class, or a traceback that names one, leads to the wrong file."""
+    places = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].add(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert len(places) > 200
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 # These rooms alone may use an optional extra, where they need it.

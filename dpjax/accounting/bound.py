@@ -160,6 +160,10 @@ def delta(
         >>> mechanism = dpjax.methods.dp_sgd(noise_multiplier=1.0)
         >>> f"{delta(mechanism, dpjax.sampling.Poisson.with_rate(0.01), 1000, epsilon=2.0):.1e}"
         '2.7e-06'
+
+    Reference: the accountants' papers are those of `epsilon`; the delta of a privacy loss
+    distribution is Koskela, Jalko and Honkela, Computing Tight Differential Privacy Guarantees
+    Using FFT, 2020, https://arxiv.org/abs/1906.03049
     """
     happened = event(
         mechanism,

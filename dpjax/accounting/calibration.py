@@ -83,6 +83,10 @@ def calibrate(
         >>> found = calibrate(mechanism, sampling, 2344, epsilon=2.0, delta=1 / 60_000)
         >>> round(found.noise_multiplier, 3)
         0.774
+
+    Reference: the search begins at the central limit of Dong, Roth and Su, Gaussian Differential
+    Privacy, 2019, https://arxiv.org/abs/1905.02383, and ends where the accountant's own bound meets
+    the budget; see `epsilon` for the accountants' papers.
     """
     relation = as_relation(relation, sampling)
     check_supported(sampling, accountant, relation)

@@ -24,8 +24,9 @@ def gdp_mu(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> tuple
     small rate; ``mu^2 = sum_t 1 / sigma_t^2`` without sampling (four times that under replace-one),
     which is exact. Both kinds add up in mu^2.
 
-    Reference: Dong, Roth, Su, Gaussian Differential Privacy, 2019; Bu, Dong, Long, Su, Deep
-    Learning with Gaussian Differential Privacy, 2020.
+    Reference: Dong, Roth and Su, Gaussian Differential Privacy, 2019,
+    https://arxiv.org/abs/1905.02383; Bu, Dong, Long and Su, Deep Learning with Gaussian
+    Differential Privacy, 2020, https://arxiv.org/abs/1911.11607
     """
     change = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
     parts = leaves(event)

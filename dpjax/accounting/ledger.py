@@ -334,6 +334,10 @@ def published_together(
         >>> cost = published_together(runs, delta=1e-5)
         >>> f"each {cost.each[0]:.2f}, all published {cost.all_published:.2f}"
         'each 1.83, all published 3.19'
+
+    Reference: Papernot and Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022,
+    https://arxiv.org/abs/2110.03620, on what runs cost that are only compared;
+    `dpjax.accounting.tuning` has searches that publish one of them for less.
     """
     if not ledgers:
         raise ValueError("ledgers: expected at least one")

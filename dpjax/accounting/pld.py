@@ -62,6 +62,12 @@ def pld_bracket(
 
     Returns:
         Both bounds; the lower one is 0 if none is known.
+
+    Reference: Koskela, Jalko and Honkela, Computing Tight Differential Privacy Guarantees Using
+    FFT, 2020, https://arxiv.org/abs/1906.03049; Gopi, Lee and Wutschitz, Numerical Composition of
+    Differential Privacy, 2021, https://arxiv.org/abs/2106.02848, for bounds on both sides;
+    Doroshenko et al., Connect the Dots, 2022, https://arxiv.org/abs/2207.04380, for the
+    discretisation.
     """
     parts = leaves(event)
     upper, mesh = _upper(parts, relation, delta)

@@ -237,6 +237,9 @@ def composed(
         mesh: the distance of the grid's points, common to all.
         tilt: t >= 0; losses near the mean of the tilted sum are computed accurately.
         cumulants: the cumulants of the same parts, if already computed.
+
+    Reference: Koskela, Jalko and Honkela, Computing Tight Differential Privacy Guarantees Using
+    FFT, 2020, https://arxiv.org/abs/1906.03049, for composition by Fourier transform.
     """
     cumulants = Cumulants(parts, mesh) if cumulants is None else cumulants
     tilted = [_tilted(pmf, tilt * mesh) for pmf, _ in parts]

@@ -71,7 +71,8 @@ def release_pmfs(
         The distributions for removing and for adding an example, or one for replacing it.
 
     Reference: Doroshenko et al., Connect the Dots: Tighter Discrete Approximations of Privacy Loss
-    Distributions, 2022; for truncation arXiv 2508.15089, as in dp-accounting.
+    Distributions, 2022, https://arxiv.org/abs/2207.04380; for truncation
+    https://arxiv.org/abs/2508.15089, as in dp-accounting.
     """
     replace = relation is NeighboringRelation.REPLACE_ONE
     if isinstance(sampling, PoissonSampling):

@@ -7,7 +7,6 @@ Poisson sampling (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530,
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -59,7 +58,7 @@ class RdpAccountant(library.RdpAccountant):  # type: ignore[misc]
     the divergence is conditional on no batch being full; `truncation_mass` covers the rest.
     """
 
-    def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> Any:
+    def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> object:
         parts = leaves(event)
         for other, times in parts.others:
             error = super()._maybe_compose(other, count * times, do_compose)
@@ -92,6 +91,8 @@ def rdp(
 
     >>> rdp(dp_accounting.GaussianDpEvent(2.0), NeighboringRelation.ADD_OR_REMOVE_ONE, [8.0])
     array([1.])
+
+    Reference: Mironov, Renyi Differential Privacy, 2017, https://arxiv.org/abs/1702.07476
     """
     return RdpAccountant(orders, relation).compose(event).rdp
 
@@ -107,7 +108,7 @@ def truncation_mass(event: dp_accounting.DpEvent) -> float:
     Raises:
         ValueError: for a random number of truncated runs, for which this does not hold.
 
-    Reference: arXiv 2508.15089, as in dp-accounting's PLD.
+    Reference: https://arxiv.org/abs/2508.15089, as in dp-accounting's PLD.
     """
     gaussians, others = releases(event)
     for other, _ in others:
@@ -129,6 +130,9 @@ def rdp_epsilon(
 
     Raises:
         ValueError: if truncation takes half of delta or more.
+
+    Reference: Canonne, Kamath and Steinke, The Discrete Gaussian for Differential Privacy, 2020,
+    https://arxiv.org/abs/2004.00010, proposition 12.
     """
     truncated = truncation_mass(event)
     if not truncated < delta / 2:
@@ -178,7 +182,8 @@ def rdp_poisson(
     >>> float(rdp_poisson(1.0, np.array([2.0]), [8.0])[0, 0])  # alpha / (2 sigma^2)
     1.0
 
-    Reference: Mironov, Talwar, Zhang, Renyi Differential Privacy of the Sampled Gaussian Mechanism.
+    Reference: Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled Gaussian
+    Mechanism, 2019, https://arxiv.org/abs/1908.10530
     """
     orders = np.asarray(orders, np.float64)
     if rate == 1.0:
@@ -278,8 +283,8 @@ def rdp_fixed_size(
     Returns:
         (S, A) divergences.
 
-    Reference: Wang, Balle, Kasiviswanathan, Subsampled Renyi Differential Privacy and Analytical
-    Moments Accountant, 2019.
+    Reference: Wang, Balle and Kasiviswanathan, Subsampled Renyi Differential Privacy and Analytical
+    Moments Accountant, 2019, https://arxiv.org/abs/1808.00087
     """
     orders = np.asarray(orders, np.float64)
     below, above = np.floor(orders).astype(int), np.ceil(orders).astype(int)

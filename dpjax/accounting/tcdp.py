@@ -37,8 +37,8 @@ def tcdp(event: dp_accounting.DpEvent, relation: NeighboringRelation) -> TCdp:
     Raises:
         ValueError: where the lemma's conditions do not hold; there is no number then.
 
-    Reference: Bun, Dwork, Rothblum, Steinke, Composable and Versatile Privacy via Truncated CDP,
-    2018; Auto DP-SGD, section 3.
+    Reference: Bun, Dwork, Rothblum and Steinke, Composable and Versatile Privacy via Truncated CDP,
+    2018, https://doi.org/10.1145/3188745.3188946; Auto DP-SGD, section 3.
     """
     parts = leaves(event)
     if parts.others:

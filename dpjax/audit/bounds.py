@@ -5,7 +5,7 @@ trade-off curve shows the errors that an attack makes, or the errors that a clai
 """
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from scipy.special import betaincinv
@@ -60,8 +60,9 @@ def bound_of_draws(
         >>> 1.5 < bound_of_draws(ones, zeros, 0.99, 1e-3) < 3.14  # the Gaussian mechanism's
         True
 
-    References: Nasr et al., Adversary instantiation, 2021; Clopper and Pearson, The use of
-    confidence or fiducial limits, 1934.
+    Reference: Nasr et al., Adversary Instantiation: Lower Bounds for Differentially Private Machine
+    Learning, 2021, https://arxiv.org/abs/2101.04535; Clopper and Pearson, The Use of Confidence or
+    Fiducial Limits, 1934, https://doi.org/10.1093/biomet/26.4.404
     """
     if choosing is None:
         rng = np.random.default_rng(_SEED)
@@ -130,7 +131,8 @@ def bound_of_one_run(
         confidence: the probability with which the bound holds.
         delta: the delta of the claim.
 
-    Reference: Steinke, Nasr and Jagielski, Privacy auditing with one training run, 2023.
+    Reference: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run, 2023,
+    https://arxiv.org/abs/2305.08846
     """
     auditing = _auditing()
     found = auditing.CanaryScoreAuditor(included, excluded).epsilon_one_run(
@@ -151,7 +153,7 @@ def check_confidence(confidence: float) -> None:
         raise ValueError(f"confidence = {confidence}: expected a number in (0.5, 1), as 0.99")
 
 
-def _auditing() -> Any:
+def _auditing() -> ModuleType:
     try:
         from jax_privacy import auditing  # noqa: PLC0415  an optional extra
     except ImportError as error:
@@ -170,6 +172,9 @@ def measured_tradeoff(included: np.ndarray, excluded: np.ndarray) -> tuple[np.nd
         >>> false_positive, false_negative = measured_tradeoff(np.array([2, 3]), np.array([1, 2]))
         >>> false_positive.tolist(), false_negative.tolist()
         ([1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 1.0])
+
+    Reference: Dong, Roth and Su, Gaussian Differential Privacy, 2019,
+    https://arxiv.org/abs/1905.02383
     """
     at = np.concatenate([[-np.inf], np.union1d(included, excluded)])
     ones, zeros = np.sort(included), np.sort(excluded)
@@ -192,6 +197,9 @@ def claimed_tradeoff(
     Example:
         >>> claimed_tradeoff([(0.0, 0.1)], np.array([0.0, 0.5, 1.0])).tolist()
         [0.9, 0.4, 0.0]
+
+    Reference: Dong, Roth and Su, Gaussian Differential Privacy, 2019,
+    https://arxiv.org/abs/1905.02383
     """
     least = np.zeros_like(false_positive, dtype=np.float64)
     for epsilon, delta in claims:

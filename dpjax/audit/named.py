@@ -54,7 +54,11 @@ class AuditPlan:
             object.__setattr__(self, place, _checks.positive(place, getattr(self, place)))
 
     def bounds_of(self, methods: int) -> int:
-        """Returns how many lower bounds an audit of so many methods computes."""
+        """Returns how many lower bounds an audit of so many methods computes.
+
+        Args:
+            methods: how many methods are audited.
+        """
         return methods * (("step" in self.attacks) + 2 * ("training" in self.attacks))
 
 

@@ -37,7 +37,11 @@ class Pair:
     canary: np.ndarray
 
     def repeated(self, steps: int) -> "Pair":
-        """Returns a pair of one step, watched for `steps` steps."""
+        """Returns a pair of one step, watched for `steps` steps.
+
+        Args:
+            steps: T, the number of steps.
+        """
         return Pair(self.name, self.others, np.repeat(self.canary, steps, axis=0))
 
     @property

@@ -98,6 +98,9 @@ def audit_step(
         'holds'
         >>> audit_step(method, jax.random.key(0), few, noise=0.25).verdict
         'REFUTED'
+
+    Reference: Nasr et al., Adversary Instantiation: Lower Bounds for Differentially Private Machine
+    Learning, 2021, https://arxiv.org/abs/2101.04535
     """
     return audit_release(
         method.name or "mechanism",
@@ -146,6 +149,9 @@ def audit_release(
         >>> audit_release("mine", method, lambda delta: Claim(0.1, "made up"), jax.random.key(0),
         ...               few).verdict
         'REFUTED'
+
+    Reference: Nasr et al., Adversary Instantiation: Lower Bounds for Differentially Private Machine
+    Learning, 2021, https://arxiv.org/abs/2101.04535
     """
     deltas = sorted({audit.delta, *_DELTAS})
     claimed = {delta: claims(delta) for delta in deltas}
@@ -191,7 +197,7 @@ class _Attack(NamedTuple):
     shift: float
 
 
-class _Scores(NamedTuple):
+class _WorldScores(NamedTuple):
     detail: str
     included: np.ndarray
     excluded: np.ndarray
@@ -241,7 +247,7 @@ def _loudest(attacks: Sequence[_Attack]) -> Pair:
     return max(heard, key=lambda a: a.shift).pair
 
 
-def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> list[_Scores]:
+def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> list[_WorldScores]:
     """Returns the values of both scores on the best pair."""
 
     def worlds(key: jax.Array, count: int) -> list[np.ndarray]:
@@ -249,7 +255,7 @@ def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> l
 
     pilot, final = worlds(keys[0], _MORE * audit.pilot), worlds(keys[1], audit.draws)
     return [
-        _Scores(
+        _WorldScores(
             f"{attack.pair.name}; {kind}",
             score(final[0]),
             score(final[1]),
@@ -260,7 +266,7 @@ def _scored(draw: Draw, attack: _Attack, keys: jax.Array, audit: StepAudit) -> l
     ]
 
 
-def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[_Scores]:
+def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[_WorldScores]:
     """Returns the scores of guesses of which canary in a line-up it was."""
     lineup = lineup_like(pair)
     suspects = len(lineup)
@@ -281,7 +287,7 @@ def _guessed(draw: Draw, pair: Pair, keys: jax.Array, audit: StepAudit) -> list[
     for kind, fit in _GUESSES.items():
         guess = fit(pilot[1], pilot[0].reshape(-1, suspects, pilot[0].shape[1]))
         detail = f"{lineup[0].name}; {kind}"
-        found.append(_Scores(detail, *scores(guess, *final), suspects, scores(guess, *pilot)))
+        found.append(_WorldScores(detail, *scores(guess, *final), suspects, scores(guess, *pilot)))
     return found
 
 

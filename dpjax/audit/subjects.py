@@ -3,7 +3,7 @@
 An adaptive threshold also releases its noisy statistic, so the audit watches that too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpjax._toml import Table
 from dpjax.audit.pairs import DIMENSION, ROWS, Pair
 from dpjax.gradients import per_example_grads
 from dpjax.mechanism import Mechanism, Release
@@ -49,7 +50,7 @@ class Subject:
         0.5
     """
 
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Table = field(default_factory=dict)
     rate: float = 1.0
     steps: int = 1
     sampling: str = "poisson"
@@ -171,7 +172,12 @@ class Auditable(Protocol):
     def transformation(
         self, sampling: float, key: chex.PRNGKey
     ) -> optax.GradientTransformationExtraArgs:
-        """Returns the optax transformation."""
+        """Returns the optax transformation.
+
+        Args:
+            sampling: the expected batch size.
+            key: the key of the noise.
+        """
 
 
 class Draw(Protocol):

@@ -17,6 +17,7 @@ from dpjax.audit.bounds import bound_of_one_run, check_confidence
 from dpjax.audit.claims import Finding, PrintedEpsilon, claim_of, with_noise_times
 from dpjax.audit.subjects import Subject
 from dpjax.data import Dataset, Split
+from dpjax.models.parameters import Params
 from dpjax.train import Experiment, Plan, Result, resolve, train
 
 __all__ = ["Planted", "TrainingAudit", "audit_training", "plant"]
@@ -139,6 +140,9 @@ def audit_training(
 
     Returns:
         The findings of "one run" and of "final model".
+
+    Reference: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run, 2023,
+    https://arxiv.org/abs/2305.08846
     """
     rng = np.random.default_rng(seed)
     rows = rng.permutation(dataset.size)[: audit.examples]
@@ -203,7 +207,7 @@ def _trained(plan: Plan, dataset: Dataset, noise: float, folder: Path) -> Result
     return train(experiment, dataset, folder)[0]
 
 
-def _scores(last: Any, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
+def _scores(last: Params, planted: Planted) -> tuple[np.ndarray, np.ndarray]:
     """Returns the movement along each canary's first gradient, and its last loss."""
     dense = last["dense"]
     kernel, bias = (np.asarray(dense[part], np.float64) for part in ("kernel", "bias"))

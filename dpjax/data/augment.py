@@ -1,8 +1,8 @@
 """Random changes to an image that keep its label; each example gets its own."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -38,10 +38,10 @@ AUGMENTATIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 
 def augmented(
-    loss: Callable[[Any, jax.Array, jax.Array], jax.Array],
+    loss: Callable[[chex.ArrayTree, jax.Array, jax.Array], jax.Array],
     names: Sequence[str],
     multiplicity: int,
-) -> Callable[[Any, jax.Array, jax.Array, jax.Array], jax.Array]:
+) -> Callable[[chex.ArrayTree, jax.Array, jax.Array, jax.Array], jax.Array]:
     """Returns ``f(params, x, y, key)``: the mean loss over K augmented copies of one example.
 
     ``f = (1/K) sum_k loss(params, augment(x, key_k), y)``. Its gradient is clipped once, so one
@@ -59,12 +59,12 @@ def augmented(
         if name not in AUGMENTATIONS:
             raise ValueError(f"train.augment = {name!r}: {_checks.nearest(name, AUGMENTATIONS)}")
 
-    def one(params: Any, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+    def one(params: chex.ArrayTree, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
         for i, name in enumerate(names):
             x = AUGMENTATIONS[name](x, jax.random.fold_in(key, i))
         return loss(params, x, y)
 
-    def mean(params: Any, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+    def mean(params: chex.ArrayTree, x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, multiplicity)
         return jnp.mean(jax.vmap(one, in_axes=(None, None, None, 0))(params, x, y, keys))
 

@@ -22,6 +22,11 @@ class Split(NamedTuple):
             float32 or float16, (n, d) or (n, H, W, K).
         y: class labels, int32 (n,), from 0; or, for several labels at once, int32 (n, labels) of
             0 and 1.
+
+    Example:
+        >>> split = Split(np.zeros((2, 28, 28, 1), np.uint8), np.array([3, 7], np.int32))
+        >>> len(split.y), split.x.shape[1:]
+        (2, (28, 28, 1))
     """
 
     x: np.ndarray
@@ -55,6 +60,11 @@ class Pixels(NamedTuple):
         full: the largest pixel value, for instance 255.
         mean: one number for each channel.
         std: one number for each channel.
+
+    Example:
+        >>> grey = Pixels(255, mean=(0.5,), std=(0.25,))
+        >>> (255 / grey.full - grey.mean[0]) / grey.std[0]
+        2.0
     """
 
     full: float
@@ -73,6 +83,16 @@ class Dataset:
         classes: the number of classes, or the number of labels that an example has at once.
         pixels: how stored images become float32; None if the examples are not images.
         vocabulary: the number of tokens, padding included; None if the examples are not tokens.
+
+    Raises:
+        ValueError: if an example has no label, or a label is not one of the classes.
+        TypeError: if the examples are not numbers, or the labels are not integers.
+
+    Example:
+        >>> split = Split(np.zeros((4, 8), np.float32), np.array([0, 1, 0, 1], np.int32))
+        >>> dataset = Dataset("toy", train=split, test=split, classes=2)
+        >>> dataset.size, dataset.shape
+        (4, (8,))
     """
 
     name: str

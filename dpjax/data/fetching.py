@@ -17,7 +17,7 @@ from dpjax.data.verify import checksum_of, status
 __all__ = ["fetch"]
 
 
-class _Way(NamedTuple):
+class _Transport(NamedTuple):
     """How files are downloaded, and into which folder."""
 
     folder: Path
@@ -48,6 +48,15 @@ def fetch(
 
     Returns:
         The new files and folders.
+
+    Raises:
+        ValueError: if the name is unknown, the data set has no public address, a file is not the
+            official one, or its folder leads out of the data directory.
+        OSError: if a transfer fails; the next call continues it.
+
+    Example:
+        >>> fetch("digits")  # it comes with the package
+        []
     """
     source = source_of(name)
     timeout = _checks.positive("timeout", timeout)
@@ -56,17 +65,17 @@ def fetch(
     if source.files and not source.addresses:
         raise ValueError(f"{source.title} has no public address to fetch from: {source.notes}")
     root = data_directory(directory)
-    way = _Way(root / (source.folder or ""), mirror, timeout, progress)
-    missing = [entry for entry in source.files if _is_missing(entry, way.folder)]
+    transport = _Transport(root / (source.folder or ""), mirror, timeout, progress)
+    missing = [entry for entry in source.files if _is_missing(entry, transport.folder)]
     if missing:
-        _refuse_outside(way.folder, root)
-        way.folder.mkdir(parents=True, exist_ok=True)
+        _refuse_outside(transport.folder, root)
+        transport.folder.mkdir(parents=True, exist_ok=True)
         if source.archive is not None:
-            _bring_archive(source.archive, missing, way)
+            _bring_archive(source.archive, missing, transport)
         else:
             for entry in missing:
-                _bring_file(entry, way)
-    return [way.folder / entry.path for entry in missing]
+                _bring_file(entry, transport)
+    return [transport.folder / entry.path for entry in missing]
 
 
 def _is_missing(entry: File | Folder, folder: Path) -> bool:
@@ -83,14 +92,19 @@ def _refuse_outside(path: Path, root: Path) -> None:
         raise ValueError(f"{path} leads out of the data directory {root}: nothing is written")
 
 
-def _bring_file(entry: File | Folder, way: _Way) -> None:
+def _bring_file(entry: File | Folder, transport: _Transport) -> None:
     if isinstance(entry, File) and entry.url is not None:
-        os.replace(_verified(entry.url, entry.checksum, entry.size, way), way.folder / entry.path)
+        os.replace(
+            _verified(entry.url, entry.checksum, entry.size, transport),
+            transport.folder / entry.path,
+        )
 
 
-def _bring_archive(archive: Archive, missing: Sequence[File | Folder], way: _Way) -> None:
-    part = _verified(archive.url, archive.checksum, archive.size, way)
-    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=way.folder) as beside:
+def _bring_archive(
+    archive: Archive, missing: Sequence[File | Folder], transport: _Transport
+) -> None:
+    part = _verified(archive.url, archive.checksum, archive.size, transport)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=transport.folder) as beside:
         unpack(part, archive.inside, lambda path: _belongs(path, missing), Path(beside))
         for entry in missing:
             found = status(entry, Path(beside))
@@ -99,7 +113,7 @@ def _bring_archive(archive: Archive, missing: Sequence[File | Folder], way: _Way
                     f"{archive.url}: {entry.path} in it is {found.state} {found.detail}".rstrip()
                 )
         for entry in missing:
-            target = way.folder / entry.path
+            target = transport.folder / entry.path
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(beside) / entry.path, target)
     part.unlink()
@@ -113,13 +127,13 @@ def _belongs(path: str, missing: Sequence[File | Folder]) -> bool:
     )
 
 
-def _verified(url: str, checksum: str | None, size: int | None, way: _Way) -> Path:
+def _verified(url: str, checksum: str | None, size: int | None, transport: _Transport) -> Path:
     """Returns a complete, verified file, still under its temporary name."""
     name = urlsplit(url).path.rpartition("/")[2]
-    address = url if way.mirror is None else f"{way.mirror.rstrip('/')}/{name}"
-    part = way.folder / f"{name}.part"
-    _refuse_outside(part, way.folder)
-    transfer(address, part, size, way.timeout, way.progress)
+    address = url if transport.mirror is None else f"{transport.mirror.rstrip('/')}/{name}"
+    part = transport.folder / f"{name}.part"
+    _refuse_outside(part, transport.folder)
+    transfer(address, part, size, transport.timeout, transport.progress)
     found = checksum_of(part, checksum) if checksum is not None else None
     if found != checksum:
         part.unlink()

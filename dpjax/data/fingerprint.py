@@ -18,6 +18,15 @@ def fingerprints(dataset: Dataset) -> dict[str, str]:
     For more than `HASHED_BYTES`, and for data read on demand, only some rows from all over are
     hashed, and the fingerprint begins with "some". Fingerprints are private: whoever knows all
     training examples but one could use them to guess the last.
+
+    Args:
+        dataset: the data set.
+
+    Example:
+        >>> from dpjax.data import load
+        >>> marks = fingerprints(load("digits"))
+        >>> list(marks), len(marks["training"])
+        (['training', 'test'], 64)
     """
     return {"training": _mark(dataset.train), "test": _mark(dataset.test)}
 

@@ -1,14 +1,14 @@
 """Class labels from files, checked to be in range."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 __all__ = ["class_labels"]
 
 
-def class_labels(path: Path, values: Any, classes: int, first: int = 0) -> np.ndarray:
+def class_labels(path: Path, values: ArrayLike, classes: int, first: int = 0) -> np.ndarray:
     """Returns labels as int32, counted from 0.
 
     Args:

@@ -4,9 +4,10 @@ import csv
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpjax._imports import imported
 from dpjax.data.base import Dataset, Pixels, Split
@@ -15,6 +16,30 @@ __all__ = ["Rows", "from_function", "read_file"]
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _LABEL, _SPLIT = "label", "split"
+
+
+class IndexedSource(Protocol):
+    """A source that returns one example at a time."""
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        ...
+
+    def __getitem__(self, row: int, /) -> object:
+        """Returns an example."""
+        ...
+
+
+class BatchedSource(Protocol):
+    """A source that returns many examples at once."""
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        ...
+
+    def __getitems__(self, rows: Sequence[int], /) -> Sequence[object]:
+        """Returns a list of examples."""
+        ...
 
 
 class Rows:
@@ -40,7 +65,7 @@ class Rows:
         (2, (3,), [0])
     """
 
-    def __init__(self, source: Any, x: str = "x", y: str = "y") -> None:
+    def __init__(self, source: IndexedSource | BatchedSource, x: str = "x", y: str = "y") -> None:
         """Reads the first example to learn its shape."""
         random = hasattr(source, "__getitems__") or hasattr(source, "__getitem__")
         if not hasattr(source, "__len__") or not random:
@@ -72,7 +97,7 @@ class Rows:
             x = x.astype(np.float32)
         return Split(x, y.astype(np.int32))
 
-    def _pair(self, example: Any) -> tuple[Any, Any]:
+    def _pair(self, example: Any) -> Sequence[ArrayLike]:
         if isinstance(example, Mapping):
             for name in self._names:
                 if name not in example:
@@ -85,9 +110,18 @@ class Rows:
 def from_function(name: str) -> Dataset:
     """Returns the data set that a function without arguments, ``"module:function"``, returns.
 
+    Args:
+        name: the module and the function, which is also the data set's name.
+
     Raises:
         ValueError: if its module was not allowed with `dpjax.train.allow_import`.
         TypeError: if it does not return a `Dataset`.
+
+    Example:
+        >>> from_function("mine:cats")
+        Traceback (most recent call last):
+        ...
+        ValueError: data.name = 'mine:cats': expected allow_import('mine') first, since a ...
     """
     dataset = imported("data.name", name)()
     if not isinstance(dataset, Dataset):
@@ -112,9 +146,22 @@ def read_file(path: str | Path, name: str) -> Dataset:
         path: the file.
         name: the data set's name in privacy statements.
 
+    Returns:
+        The data set; it has as many classes as the largest label says.
+
     Raises:
         ValueError: if the file is incomplete; names the file and what is missing.
+        TypeError: if the labels are not integers.
         ImportError: if a ``.parquet`` file is read without pyarrow.
+
+    Example:
+        >>> import tempfile
+        >>> x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/own.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+        ...     dataset = read_file(f"{folder}/own.npz", "own")
+        >>> dataset.size, dataset.shape, dataset.classes
+        (4, (3,), 2)
     """
     path = Path(path)
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
@@ -147,7 +194,7 @@ def _csv(path: Path) -> list[np.ndarray]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.reader(file)
         header = next(rows, [])
-        columns: Mapping[str, Sequence[Any]] = dict(zip(header, zip(*rows, strict=True)))  # noqa: B905
+        columns: Mapping[str, Sequence[str]] = dict(zip(header, zip(*rows, strict=True)))  # noqa: B905
     return _columns(path, columns)
 
 

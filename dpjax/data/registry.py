@@ -32,12 +32,21 @@ DATASETS: dict[str, Source] = {
 
 
 def source_of(name: str) -> Source:
-    """Returns a data set's source; for an unknown name, raises and suggests the nearest one.
+    """Returns where a data set comes from: its files, checksums and addresses.
 
-    >>> source_of("mnits")
-    Traceback (most recent call last):
-    ...
-    ValueError: data set = 'mnits': did you mean 'mnist'? (known: ag_news, ...)
+    Args:
+        name: a name in `DATASETS`.
+
+    Raises:
+        ValueError: if the name is unknown; suggests the nearest one.
+
+    Example:
+        >>> source_of("mnist").examples
+        (60000, 10000)
+        >>> source_of("mnits")
+        Traceback (most recent call last):
+        ...
+        ValueError: data set = 'mnits': did you mean 'mnist'? (known: ag_news, ...)
     """
     return DATASETS[_checks.choice("data set", name, DATASETS)]
 
@@ -48,6 +57,10 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
     Args:
         directory: the folder; None means the environment variable DPJAX_DATA or, if it is not set,
             ``~/.cache/dpjax``.
+
+    Example:
+        >>> data_directory("datasets") / "mnist"
+        PosixPath('datasets/mnist')
     """
     if directory is None:
         directory = os.environ.get("DPJAX_DATA") or "~/.cache/dpjax"

@@ -53,11 +53,19 @@ class File:
         return (self,) if self.plain is None else (self, self.plain)
 
     def present(self, folder: Path) -> "File | None":
-        """Returns the form that is present, or None."""
+        """Returns the form that is present, or None.
+
+        Args:
+            folder: the data set's folder.
+        """
         return next((form for form in self.forms if (folder / form.path).is_file()), None)
 
     def within(self, folder: Path) -> Path:
-        """Returns the path of the form that is present."""
+        """Returns the path of the form that is present.
+
+        Args:
+            folder: the data set's folder.
+        """
         return folder / (self.present(folder) or self).path
 
 
@@ -74,7 +82,11 @@ class Folder:
     count: int
 
     def images(self, folder: Path) -> list[Path]:
-        """Returns the images that are present, sorted by name."""
+        """Returns the images that are present, sorted by name.
+
+        Args:
+            folder: the data set's folder.
+        """
         own = folder / self.path
         return sorted(path for path in own.iterdir() if is_image(path.name)) if own.is_dir() else []
 

@@ -47,6 +47,10 @@ def status(entry: File | Folder, folder: Path) -> Status:
 
     Returns:
         The state found.
+
+    Example:
+        >>> status(File("train.gz", size=9912422), Path("absent")).state
+        'missing'
     """
     if isinstance(entry, Folder):
         return _folder_status(entry, folder)

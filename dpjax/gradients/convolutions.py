@@ -7,7 +7,7 @@ small CNN took four times as long in a loop as outside
 channels-last; this module makes it so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,7 +86,11 @@ def _written(
 
 
 def _channels_last(
-    image: jax.Array, kernel: jax.Array, *, dimension_numbers: Any, **parameters: Any
+    image: jax.Array,
+    kernel: jax.Array,
+    *,
+    dimension_numbers: jax.lax.ConvDimensionNumbers,
+    **parameters: object,
 ) -> jax.Array:
     (batch, features, *space), (to, source, *window), out = dimension_numbers
     rank = image.ndim
@@ -103,7 +107,12 @@ def _channels_last(
     return jnp.transpose(result, places)
 
 
-def _convolved(image: jax.Array, kernel: jax.Array, last: Any, arguments: dict[str, Any]) -> Any:
+def _convolved(
+    image: jax.Array,
+    kernel: jax.Array,
+    last: jax.lax.ConvDimensionNumbers,
+    arguments: dict[str, Any],
+) -> jax.Array:
     """Convolves in the channels-last layout `last`; in float64, one group after another.
 
     The compiler turns batch groups, and in float64 all groups, into one dense kernel padded with
@@ -138,7 +147,7 @@ def _behind(parts: jax.Array, axis: int) -> jax.Array:
     return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
-def _arguments(parameters: dict[str, Any]) -> dict[str, Any]:
+def _arguments(parameters: Mapping[str, object]) -> dict[str, Any]:
     names = (
         *("window_strides", "padding", "lhs_dilation", "rhs_dilation"),
         *("feature_group_count", "batch_group_count", "precision", "preferred_element_type"),

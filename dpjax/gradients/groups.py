@@ -1,9 +1,9 @@
 """Groups of parameters: which leaves share one norm."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import chex
 import jax
@@ -128,7 +128,7 @@ def leaf_paths(tree: chex.ArrayTree) -> list[str]:
     return [_joined(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _joined(path: Sequence[Any]) -> str:
+def _joined(path: Sequence[Hashable]) -> str:
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import chex
 import jax
@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh
 from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
 from dpjax.devices import varying
 from dpjax.gradients.groups import GroupIndex, Groups, group_index
-from dpjax.gradients.rows import Chunk, Rows
+from dpjax.gradients.rows import BatchRows, Chunk
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
 from dpjax.spmd import as_automatic, as_explicit, automatic_axes
@@ -25,7 +25,7 @@ try:
 except ImportError:  # where jax 0.8 has it
     from jax.core import get_opaque_trace_state
 
-__all__ = ["BatchSums", "PerExampleGrads", "Program"]
+__all__ = ["BatchSums", "DeferredPass", "PerExampleGrads"]
 
 # Sending gradients between devices in 4 bytes per number costs extra noise. If it costs more than
 # this fraction, they are sent in 8 bytes.
@@ -61,7 +61,7 @@ Loss = Callable[..., tuple[jax.Array, chex.ArrayTree]]
 
 
 @dataclass(frozen=True)
-class Program:
+class DeferredPass:
     """A loss whose gradients have not been computed yet.
 
     Args:
@@ -116,7 +116,7 @@ class PerExampleGrads:
     def __init__(
         self,
         run: Pass,
-        rows: Rows,
+        rows: BatchRows,
         like: chex.ArrayTree,
         zero: jax.Array | None = None,
         sampling: Sampling | None = None,
@@ -129,7 +129,7 @@ class PerExampleGrads:
         self._zero = zero
         self._sampling = sampling
         self._mesh = mesh
-        self._known: dict[str, tuple[Any, Any]] = {}
+        self._known: dict[str, tuple[object, chex.ArrayTree]] = {}
         self._reported = self._known
 
     @property
@@ -175,7 +175,7 @@ class PerExampleGrads:
     @property
     def traced(self) -> bool:
         """Whether JAX is tracing the program that this belongs to."""
-        program = self._run.params if isinstance(self._run, Program) else None
+        program = self._run.params if isinstance(self._run, DeferredPass) else None
         leaves = jax.tree.leaves((self._rows.arrays, program))
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
@@ -185,8 +185,11 @@ class PerExampleGrads:
         Args:
             change: takes the loss of one example, ``(params, example[, key]) -> (loss, report)``,
                 and returns one of the same signature.
+
+        Raises:
+            TypeError: if these are a plain pytree of gradients, which have no loss.
         """
-        if not isinstance(self._run, Program):
+        if not isinstance(self._run, DeferredPass):
             raise TypeError(
                 "grads is a plain pytree: expected what dpjax.per_example_grads returned, since "
                 "inner momentum takes gradients of a loss of its own"
@@ -203,7 +206,7 @@ class PerExampleGrads:
             ValueError: if the user asked for a ghost engine by name.
         """
         run = self._run
-        if not isinstance(run, Program) or run.engine == "vmap":
+        if not isinstance(run, DeferredPass) or run.engine == "vmap":
             return self
         if run.engine != "auto":
             raise ValueError(
@@ -213,7 +216,11 @@ class PerExampleGrads:
         return self._changed(replace(run, engine="vmap"))
 
     def group_norms(self, groups: Groups) -> jax.Array:
-        """Returns (B, G) L2 norms by group; a row that is not finite is +inf in all groups."""
+        """Returns (B, G) L2 norms by group; a row that is not finite is +inf in all groups.
+
+        Args:
+            groups: None, "per_leaf", or a params-prefix pytree of labels.
+        """
         index = group_index(groups, self._like)
         return self._evaluated(lambda: self._stack(lambda chunk: chunk.norms(index)))
 
@@ -343,6 +350,12 @@ class PerExampleGrads:
 
         `fn` takes and returns one example's gradient. Padding and rows that are not finite are
         masked after `fn`, so they add zero whatever `fn` returns for them.
+
+        Args:
+            fn: ``fn(gradient)`` of one example, a pytree shaped like the parameters.
+
+        Raises:
+            TypeError: when the result is used, if the engine does not form the gradients.
         """
 
         def mapped(rows: Chunk) -> ChunkGrads:
@@ -370,11 +383,13 @@ class PerExampleGrads:
         return as_explicit(found, self._mesh, like)
 
     def _remember(
-        self, known: dict[str, tuple[Any, Any]], name: str, value: chex.ArrayTree
+        self, known: dict[str, tuple[object, chex.ArrayTree]], name: str, value: chex.ArrayTree
     ) -> None:
         known[name] = (get_opaque_trace_state(), value)
 
-    def _recalled(self, known: dict[str, tuple[Any, Any]], name: str) -> chex.ArrayTree:
+    def _recalled(
+        self, known: dict[str, tuple[object, chex.ArrayTree]], name: str
+    ) -> chex.ArrayTree:
         """Returns what was computed earlier in this trace; None if nothing was."""
         trace, value = known.get(name, (None, None))
         return value if trace == get_opaque_trace_state() else None

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from dpjax import _checks
 from dpjax.devices import varying, varying_zero
 from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
-from dpjax.gradients.interface import PerExampleGrads, Program
+from dpjax.gradients.interface import DeferredPass, PerExampleGrads
 from dpjax.gradients.model_state import (
     refuse_batch_stats,
     refuse_closed_over_batch_stats,
@@ -20,7 +20,7 @@ from dpjax.gradients.model_state import (
     refusing_updates_of_batch_stats,
 )
 from dpjax.gradients.norms import settled
-from dpjax.gradients.rows import Rows, batch_rows, drawn_rows, leading_size, packed_rows
+from dpjax.gradients.rows import BatchRows, batch_rows, drawn_rows, leading_size, packed_rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk, vmap_engine
 from dpjax.sampling import Drawn, Packed
 from dpjax.spmd import as_automatic, automatic_axes, explicit_mesh, leading_axis
@@ -142,7 +142,7 @@ def per_example_grads(
         key: chex.PRNGKey | None,
         mask: chex.Array | None,
         told: NamedSharding | None,
-    ) -> tuple[Program, Rows, jax.Array | None]:
+    ) -> tuple[DeferredPass, BatchRows, jax.Array | None]:
         own = trainable(params)
         rows = _rows(batch, drawn, mask, chunk, told)
         # The same function object wherever possible, since JAX caches traces by it.
@@ -153,7 +153,7 @@ def per_example_grads(
         # devices before clipping, so each device differentiates its own copy.
         zero = varying_zero(rows.arrays, own)
         copies = jax.tree.map(lambda leaf: varying(jnp.asarray(leaf), zero), own)
-        return Program(loss, engine, ENGINES, copies, key), rows, zero
+        return DeferredPass(loss, engine, ENGINES, copies, key), rows, zero
 
     return grads_of
 
@@ -241,7 +241,7 @@ def _rows(
     mask: chex.Array | None,
     chunk: int | None,
     sharding: NamedSharding | None,
-) -> Rows:
+) -> BatchRows:
     if drawn is None:
         return batch_rows(batch, mask, chunk, sharding)
     if mask is not None:
@@ -345,7 +345,7 @@ def _check_tree(like: chex.ArrayTree, params: chex.ArrayTree) -> None:
 def _check_loss(
     loss_fn: Callable[..., chex.ArrayTree],
     params: chex.ArrayTree,
-    rows: Rows,
+    rows: BatchRows,
     key: chex.PRNGKey | None,
     has_aux: bool,
 ) -> None:

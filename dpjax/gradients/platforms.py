@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 
 __all__ = ["CPU", "GPU", "TPU", "Platform", "assumed", "assumption", "by_platform"]
+
+
+Tree = TypeVar("Tree", bound=chex.ArrayTree)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def assumption() -> Platform | None:
     return _ASSUMED.get()
 
 
-def by_platform(fn: Callable[..., Any], *args: Any) -> Any:
+def by_platform(fn: Callable[..., Tree], *args: chex.ArrayTree) -> Tree:
     """Returns ``fn(platform, *args)`` for the platform that the program is lowered for.
 
     Args:
@@ -78,7 +82,7 @@ def by_platform(fn: Callable[..., Any], *args: Any) -> Any:
     if (platform := _ASSUMED.get()) is not None:
         return fn(platform, *args)
 
-    def known(platform: Platform, *args: Any) -> Any:
+    def known(platform: Platform, *args: chex.ArrayTree) -> Tree:
         with assumed(platform):  # so that what `fn` calls is traced for this one alone
             return fn(platform, *args)
 

@@ -18,8 +18,8 @@ from dpjax.sampling import Drawn, Packed
 from dpjax.spmd import WHOLE, Shards
 
 __all__ = [
+    "BatchRows",
     "Chunk",
-    "Rows",
     "batch_rows",
     "drawn_rows",
     "leading_size",
@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """A logical batch as `size` positions, gathered one chunk at a time.
 
     Args:
@@ -197,7 +197,7 @@ def batch_rows(
     mask: chex.Array | None,
     chunk: int | None,
     sharding: NamedSharding | None = None,
-) -> Rows:
+) -> BatchRows:
     """Returns the rows of a batch; `mask` is (B,), nonzero for real rows."""
     size = leading_size("batch", batch)
     batch = jax.tree.map(jnp.asarray, batch)  # a traced number cannot index a NumPy array
@@ -211,12 +211,12 @@ def batch_rows(
             raise ValueError(f"mask has shape {mask.shape}: expected ({size},), one per row")
         real = mask > 0
     shards = Shards.of(batch, size, sharding)
-    return Rows(batch, size, _chunk_size(chunk, size, shards), real=real, shards=shards)
+    return BatchRows(batch, size, _chunk_size(chunk, size, shards), real=real, shards=shards)
 
 
 def drawn_rows(
     data: chex.ArrayTree, drawn: Drawn, chunk: int | None, sharding: NamedSharding | None = None
-) -> Rows:
+) -> BatchRows:
     """Returns the drawn rows of `data`, which must be the rows that were drawn from."""
     if (rows := leading_size("data", data)) != drawn.length:
         raise ValueError(
@@ -238,7 +238,7 @@ def drawn_rows(
     # There is a position for every row, but few are drawn: one chunk holds 999 of 1000 batches.
     spare = 3 if count == 1 else 4
     usual = count * math.ceil(expected + spare * math.sqrt(expected))
-    return Rows(
+    return BatchRows(
         data,
         count * most,
         _chunk_size(usual if chunk is None else chunk, count * most, shards),
@@ -269,7 +269,7 @@ def _by_shard(drawn: Drawn, shards: int) -> Drawn:
 
 def packed_rows(
     rows: chex.ArrayTree, packed: Packed, chunk: int | None, sharding: NamedSharding | None = None
-) -> Rows:
+) -> BatchRows:
     """Returns the rows of a batch that was gathered elsewhere."""
     size = packed.indices.shape[0]
     if (given := leading_size("rows", rows)) != size:
@@ -279,7 +279,7 @@ def packed_rows(
     # Real rows come first, so they lie on the first devices.
     count = jnp.clip(packed.size - length * jnp.arange(shards.count), 0, length)
     batch = packed.sampling.likely_rows(packed.sampling.dataset_size or size)
-    return Rows(
+    return BatchRows(
         rows,
         size,
         _chunk_size(chunk, size, shards),

@@ -3,14 +3,17 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from dpjax import _checks
 
-__all__ = ["ACTIVATIONS", "activation", "tempered_sigmoid"]
+__all__ = ["ACTIVATIONS", "Activation", "activation", "tempered_sigmoid"]
+
+Activation: TypeAlias = str | Mapping[str, object]
+"""The name of an activation, or a table with its name and parameters."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class tempered_sigmoid:
         0.08...
 
     Reference: Papernot et al., Tempered Sigmoid Activations for Deep Learning with Differential
-    Privacy, 2020.
+    Privacy, 2020, https://arxiv.org/abs/2007.14191.
     """
 
     scale: float = 2.0
@@ -55,12 +58,15 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def activation(spec: str | Mapping[str, Any]) -> Callable[[jax.Array], jax.Array]:
+def activation(spec: Activation) -> Callable[[jax.Array], jax.Array]:
     """Returns an activation from its name, or from a table with its name and parameters.
 
     Args:
         spec: "relu", "tanh", "mish", "tempered_sigmoid", or a table such as
             ``{"name": "tempered_sigmoid", "scale": 1.58, "inverse_temperature": 3.0}``.
+
+    Raises:
+        ValueError: if there is no activation of this name, or it has no such parameter.
 
     Example:
         >>> activation({"name": "tempered_sigmoid", "offset": 0.5})

@@ -1,11 +1,11 @@
 """AlexNet, for large images and for small ones."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flax import nnx
 
 from dpjax import _checks
+from dpjax.models.activations import Activation
 from dpjax.models.convnet import AdaptiveAvgPool, Conv, ConvNet, Layer, MaxPool
 
 __all__ = ["alexnet", "alexnet_small"]
@@ -17,7 +17,7 @@ def alexnet(
     *,
     rngs: nnx.Rngs,
     hidden: int = 4096,
-    activation: str | Mapping[str, Any] = "relu",
+    activation: Activation = "relu",
     start: str = "lecun",
 ) -> ConvNet:
     """AlexNet in torchvision's one-column form: 61,100,840 parameters for 1000 classes.

@@ -1,11 +1,11 @@
 """The small convolutional networks of DC-SGD, DP-PSASC and Lin et al."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flax import nnx
 
 from dpjax import _checks
+from dpjax.models.activations import Activation
 from dpjax.models.convnet import (
     AdaptiveAvgPool,
     AvgPool,
@@ -18,8 +18,6 @@ from dpjax.models.convnet import (
 from dpjax.models.shapes import image_shape
 
 __all__ = ["cnn4", "lin_b1", "lin_b2", "lin_b3", "lin_b4", "small_cnn"]
-
-Activation = str | Mapping[str, Any]
 
 
 def small_cnn(

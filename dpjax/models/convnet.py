@@ -1,15 +1,15 @@
 """Plain convolutional networks: convolutions and pooling, then dense layers, from a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from dpjax.models import pooling
+from dpjax.models.activations import Activation
 from dpjax.models.activations import activation as activation_of
 from dpjax.models.layers import conv, dense
 from dpjax.models.shapes import image_shape, window_output
@@ -113,7 +113,7 @@ class ConvNet(nnx.Module):
         *,
         layers: Sequence[Layer],
         hidden: Sequence[int] = (),
-        activation: str | Mapping[str, Any] = "relu",
+        activation: Activation = "relu",
         start: str = "lecun",
         rngs: nnx.Rngs,
     ) -> None:

@@ -8,7 +8,7 @@ from flax import nnx
 
 from dpjax import _checks
 from dpjax.models.shapes import example_shape, token_count
-from dpjax.models.transformer import Block, Embeddings, activation_of, dense
+from dpjax.models.transformer import Embeddings, TransformerBlock, activation_of, dense
 
 __all__ = ["POOLINGS", "EncoderNet"]
 
@@ -101,7 +101,7 @@ class EncoderNet(nnx.Module):
         )
         self.blocks = nnx.Dict(
             {
-                str(depth): Block(
+                str(depth): TransformerBlock(
                     width,
                     heads,
                     hidden,

@@ -1,12 +1,12 @@
 """Dense networks on flattened examples: a linear model, and one with a hidden layer."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from flax import nnx
 
 from dpjax import _checks
+from dpjax.models.activations import Activation
 from dpjax.models.activations import activation as activation_of
 from dpjax.models.layers import dense
 from dpjax.models.shapes import feature_count
@@ -54,7 +54,7 @@ class mlp(nnx.Module):
         *,
         rngs: nnx.Rngs,
         hidden: int = 64,
-        activation: str | Mapping[str, Any] = "relu",
+        activation: Activation = "relu",
         start: str = "lecun",
     ) -> None:
         """Makes the layers."""

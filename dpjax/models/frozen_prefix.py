@@ -39,6 +39,12 @@ def first_trained_block(params: Params, trainable: Sequence[str]) -> int:
 
     Raises:
         ValueError: if the embeddings are trained, so that nothing comes before them.
+
+    Example:
+        >>> layer = {"kernel": 0.0}
+        >>> params = {"embeddings": layer, "blocks": {"0": layer, "1": layer}, "classifier": layer}
+        >>> first_trained_block(params, ["blocks/1", "classifier"])
+        1
     """
     trained = flat(split(params, trainable).trainable)
     if any(path.startswith("embeddings") for path in trained):
@@ -52,7 +58,14 @@ def first_trained_block(params: Params, trainable: Sequence[str]) -> int:
 
 
 class Halves(NamedTuple):
-    """The two parts of a network cut at a block, each with its parameters."""
+    """The two parts of a network cut at a block, each with its parameters.
+
+    Attributes:
+        prefix: the network before the block.
+        prefix_params: its parameters.
+        suffix: the network from the block on.
+        suffix_params: its parameters.
+    """
 
     prefix: Network
     prefix_params: Params
@@ -82,6 +95,17 @@ def cut(network: Network, params: Params, block: int) -> Halves:
 
     Returns:
         The first part and its parameters, and the second part and its parameters.
+
+    Raises:
+        ValueError: if the network is no encoder or has LoRA updates, or has fewer blocks.
+
+    Example:
+        >>> sizes = {"layers": 2, "width": 4, "heads": 2, "hidden": 8, "positions": 8}
+        >>> network = build("bert", (6,), 2, 11, separator=3, **sizes)
+        >>> params = jax.eval_shape(network.init, jax.random.key(0))  # shapes are enough to cut
+        >>> halves = cut(network, params, block=1)
+        >>> list(halves.prefix_params["blocks"]), list(halves.suffix_params["blocks"])
+        (['0'], ['1'])
     """
     if not isinstance(jax.eval_shape(network.module, params), EncoderNet):
         raise ValueError(f"network = {network.name}: expected an encoder; only those can be cut")
@@ -181,6 +205,17 @@ def cache_states(
     Raises:
         ValueError: if the file would be larger than `limit`, a token is not in the network's
             vocabulary, or a state is not finite.
+
+    Example:
+        >>> import tempfile
+        >>> sizes = {"layers": 1, "width": 4, "heads": 2, "hidden": 8, "positions": 8}
+        >>> network = build("bert", (6,), 2, 11, separator=3, **sizes)
+        >>> halves = cut(network, network.init(jax.random.key(0)), block=0)
+        >>> tokens = np.array([[1, 5, 3, 0, 0, 0], [1, 7, 8, 9, 3, 0]], np.int32)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     states = cache_states(halves.prefix, halves.prefix_params, tokens, folder)
+        >>> states.shape, len(states.tokens)  # of the 12 tokens, those that are no padding
+        ((2, 6, 4), 8)
     """
     _checks.choice("dtype", dtype, DTYPES)
     if tokens.ndim != 2 or tokens.shape[1:] != prefix.shape:

@@ -58,6 +58,10 @@ def generate(
     Returns:
         (n, steps): the new tokens, including `end`, then `NO_TOKEN`.
 
+    Raises:
+        ValueError: if the network is no language model, has too few positions or no such token, or
+            a temperature comes without a key or with several beams.
+
     Example:
         >>> from dpjax.models import build
         >>> network = build("gpt2", (8,), 1, 11, layers=1, width=4, heads=2, positions=12)
@@ -172,7 +176,7 @@ def _followed(
     return last.new
 
 
-class _Search(NamedTuple):
+class _BeamSearch(NamedTuple):
     """The open beams and the best finished sequences, each sorted from best to worst."""
 
     done: chex.Array
@@ -205,7 +209,7 @@ def _searched(
     def penalised(scores: chex.Array, length: chex.Array) -> chex.Array:
         return scores / jnp.asarray(length, jnp.float32) ** length_penalty
 
-    def advance(now: _Search) -> _Search:
+    def advance(now: _BeamSearch) -> _BeamSearch:
         total = jax.nn.log_softmax(now.logits) + now.scores[:, None]
         # Twice as many candidates as beams, since up to half of them may end here.
         scores, places = jax.lax.top_k(total.reshape(-1), 2 * beams)
@@ -227,7 +231,7 @@ def _searched(
         logits, memory = jax.vmap(lambda t, m: model.step(t[None], m, count + now.done))(
             token[going], own
         )
-        return _Search(
+        return _BeamSearch(
             now.done + 1,
             new[going],
             open_scores,
@@ -244,7 +248,7 @@ def _searched(
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (beams, *leaf.shape)), tree)
 
     nothing = jnp.full((beams, steps), NO_TOKEN, jnp.int32)
-    start = _Search(
+    start = _BeamSearch(
         done=jnp.int32(0),
         new=nothing,
         # All beams start as the prompt, so only the first counts.

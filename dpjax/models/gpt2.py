@@ -11,7 +11,7 @@ from flax import nnx
 from dpjax import _checks
 from dpjax.models.hugging_face import Family
 from dpjax.models.shapes import token_count
-from dpjax.models.transformer import Block, Embeddings, Memory, layer_norm
+from dpjax.models.transformer import Embeddings, Memory, TransformerBlock, layer_norm
 
 __all__ = ["GPT2", "NO_TOKEN", "CausalNet", "gpt2"]
 
@@ -67,7 +67,7 @@ class CausalNet(nnx.Module):
         self.embeddings = Embeddings(vocabulary, positions, width, 0, None, rngs=rngs)
         self.blocks = nnx.Dict(
             {
-                str(depth): Block(
+                str(depth): TransformerBlock(
                     width,
                     heads,
                     hidden,

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dpjax._toml import Table
+
 __all__ = ["ENCODER_BLOCK", "ENCODER_EMBEDDINGS", "ENCODER_OPTIONS", "SEGMENTS", "Family"]
 
 ENCODER_OPTIONS = {
@@ -82,7 +84,7 @@ class Family:
     prefix: str
     classifier: str | None
     options: Mapping[str, str]
-    fixed: Mapping[str, Any]
+    fixed: Table
     layers: Mapping[str, str]
     block: str
     block_layers: Mapping[str, str]
@@ -92,7 +94,7 @@ class Family:
     unpacked: Callable[[Tensors], Tensors] = field(default=lambda tensors: tensors)
     packed: Callable[[Tensors], Tensors] = field(default=lambda tensors: tensors)
 
-    def constructor_options(self, config: Mapping[str, Any], source: object) -> dict[str, Any]:
+    def constructor_options(self, config: Table, source: object) -> dict[str, Any]:
         """Returns the constructor's arguments that a config.json asks for.
 
         Args:
@@ -111,7 +113,7 @@ class Family:
             options["positions"] -= options["padding"] + 1
         return options
 
-    def config(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def config(self, options: Table) -> dict[str, Any]:
         """Returns the config.json for constructor arguments; inverts `constructor_options`."""
         config = {theirs: options[ours] for ours, theirs in self.options.items() if ours in options}
         if self.positions_after_padding:

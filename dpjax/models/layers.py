@@ -1,12 +1,13 @@
 """Convolutions, dense layers and group normalisation of one example, and their initialisers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from dpjax import _checks
 
@@ -19,7 +20,9 @@ def uniform(fan_in: int) -> Initialiser:
     """Returns PyTorch's default initialiser, uniform in ``+- 1 / sqrt(fan_in)``."""
     limit = 1 / math.sqrt(fan_in)
 
-    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, **kwargs: Any) -> jax.Array:
+    def init(
+        key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32, **kwargs: Any
+    ) -> jax.Array:
         return jax.random.uniform(key, shape, dtype, -limit, limit, **kwargs)
 
     return init

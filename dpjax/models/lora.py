@@ -27,6 +27,10 @@ class LoRA:
         alpha: the scale of the update.
         kernels: the names of the dense layers that get an update.
 
+    Example:
+        >>> LoRA(rank=4, alpha=8.0).scale
+        2.0
+
     Reference: Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685.
     """
 
@@ -68,7 +72,7 @@ class LoRALinear(nnx.Linear):
         self.lora_a = nnx.Param(start(rngs.params(), (inputs, lora.rank)))
         self.lora_b = nnx.Param(jnp.zeros((lora.rank, outputs)))
 
-    def __call__(self, inputs: chex.Array, *args: Any, **kwargs: Any) -> chex.Array:
+    def __call__(self, inputs: chex.Array, *args: object, **kwargs: object) -> chex.Array:
         """Returns the layer's output plus the update's."""
         update = (inputs @ self.lora_a[...]) @ self.lora_b[...]
         return super().__call__(inputs, *args, **kwargs) + self.scale * update
@@ -139,12 +143,12 @@ def merge_lora(params: chex.ArrayTree, lora: LoRA) -> Params:
     return nested(leaves)
 
 
-def _child(parent: Any, step: Any) -> Any:
+def _child(parent: Any, step: Any) -> nnx.Module:
     return getattr(parent, step) if hasattr(parent, str(step)) else parent[step]
 
 
-def _put(parent: Any, step: Any, value: nnx.Module) -> None:
-    put: Callable[[Any, Any], None] = (
+def _put(parent: nnx.Module, step: Any, value: nnx.Module) -> None:
+    put: Callable[[Any, nnx.Module], None] = (
         parent.__setitem__ if isinstance(parent, nnx.List) else parent.__setattr__
     )
     put(step, value)

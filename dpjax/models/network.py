@@ -14,6 +14,7 @@ from flax import nnx
 
 from dpjax import _checks
 from dpjax._imports import imported
+from dpjax._toml import Table
 from dpjax.gradients import refuse_batch_stats
 from dpjax.models.alexnet import alexnet, alexnet_small
 from dpjax.models.bert import bert
@@ -82,7 +83,7 @@ class Network:
     shape: tuple[int, ...]
     param_count: int
     classes: int
-    options: Mapping[str, Any] = field(repr=False)
+    options: Table = field(repr=False)
     lora: "LoRA | None"
     module_of: Callable[[nnx.Rngs], nnx.Module] = field(repr=False)
     _graph: nnx.GraphDef[nnx.Module] = field(repr=False)
@@ -93,6 +94,9 @@ class Network:
 
         For example ``params["blocks"]["0"]["conv1"]["kernel"]``. It can be jitted and vmapped over
         keys.
+
+        Args:
+            key: draws the parameters.
         """
         return _named(nnx.to_pure_dict(nnx.state(self.module_of(nnx.Rngs(key)))))
 
@@ -101,6 +105,10 @@ class Network:
 
         A language model's logits are (length, vocabulary). The parts of a network that was cut at a
         block return or take states, (length, width).
+
+        Args:
+            params: the parameters, as `init` returns them.
+            x: ONE example.
         """
         self._check_example(x)
         return self.module(params)(x)
@@ -120,8 +128,15 @@ class Network:
             return own(x, y)
         return optax.softmax_cross_entropy_with_integer_labels(module(x), y)
 
-    def module(self, params: Params) -> Any:
-        """Returns the NNX module with these parameters."""
+    def module(self, params: Params) -> nnx.Module:
+        """Returns the NNX module with these parameters.
+
+        Args:
+            params: the parameters, as `init` returns them.
+
+        Raises:
+            ValueError: if the parameters are those of another network; names one that differs.
+        """
         differing = _paths(params) ^ _paths(_named(nnx.to_pure_dict(self._abstract)))
         if differing:
             raise ValueError(
@@ -157,6 +172,12 @@ def build(
         classes: the number of logits.
         vocabulary: for text, the number of tokens; 0 is padding.
         **options: the model's own options, such as ``hidden=32``.
+
+    Returns:
+        The network; it has no parameters yet, `Network.init` makes them.
+
+    Raises:
+        ValueError: if there is no such model, or it has no such option.
 
     Example:
         >>> build("small_cnn", (28, 28, 1), 10).param_count

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import chex
 import numpy as np
 
 __all__ = ["nfnet_from_haiku", "nfnet_from_timm", "read_nfnet"]
@@ -146,7 +147,7 @@ def _ours(path: str, tensor: np.ndarray) -> np.ndarray:
 
 
 def nfnet_from_haiku(
-    params: Mapping[str, Mapping[str, Any]], head: bool = False
+    params: Mapping[str, Mapping[str, chex.Array]], head: bool = False
 ) -> dict[str, np.ndarray]:
     """Returns the parameters of DeepMind's NFNets in Haiku under our paths.
 
@@ -183,7 +184,9 @@ _HAIKU_LAYERS = {
 _HAIKU_LEAVES = {"w": "kernel", "b": "bias", "gain": "gain", "bias": "bias", "skip_gain": "gain"}
 
 
-def _haiku_leaves(params: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _haiku_leaves(
+    params: Mapping[str, Mapping[str, chex.Array]],
+) -> Iterator[tuple[str, chex.Array]]:
     for module, leaves in params.items():
         layer = _haiku_layer(module)
         for name, array in leaves.items():

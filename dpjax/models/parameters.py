@@ -17,7 +17,16 @@ any path, such as ``params["blocks"]["0"]["query"]["kernel"]``."""
 
 
 class Parameters(NamedTuple):
-    """Parameters as two nested dicts, trainable and frozen; only the first get gradients."""
+    """Parameters as two nested dicts, trainable and frozen.
+
+    Attributes:
+        trainable: the parameters that get gradients.
+        frozen: the others.
+
+    Example:
+        >>> Parameters({"head": {"bias": 1.0}}, {"body": {"bias": 0.0}}).merged()
+        {'head': {'bias': 1.0}, 'body': {'bias': 0.0}}
+    """
 
     trainable: chex.ArrayTree
     frozen: chex.ArrayTree
@@ -35,6 +44,9 @@ def split(params: chex.ArrayTree, trainable: Sequence[str]) -> Parameters:
         trainable: patterns, each the beginning of a path (``"classifier"``, ``"blocks/11"``), a
             path counted from the end (``"blocks/-1"``, the last block), or a pattern with ``*`` for
             any characters (``"*/bias"``).
+
+    Returns:
+        The trainable and the frozen parameters, as nested dicts.
 
     Raises:
         ValueError: if a pattern matches no parameter; names it.

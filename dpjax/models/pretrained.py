@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _checks
+from dpjax._toml import Table
 from dpjax.models.bert import BERT
 from dpjax.models.distilbert import DISTILBERT
 from dpjax.models.gpt2 import GPT2
@@ -70,7 +71,7 @@ class Pretrained:
     network: Network
     params: Params = field(repr=False)
     tokenizer: Tokenizer | None
-    config: Mapping[str, Any] = field(repr=False)
+    config: Table = field(repr=False)
     new: tuple[str, ...]
     unused: tuple[str, ...]
 
@@ -108,9 +109,9 @@ def from_pretrained(
         ImportError: if the extra ``dpjax[pretrained]`` is not installed.
 
     Example:
-        ``model = dpjax.models.from_pretrained("bert-base-uncased", classes=2, length=128)``;
-        ``tokens = model.tokenizer.rows(sentences, length=128)``;
-        ``logits = jax.vmap(model.network.apply, (None, 0))(model.params, tokens)``.
+        >>> model = from_pretrained("bert-base-uncased", classes=2)  # doctest: +SKIP
+        >>> tokens = model.tokenizer.rows(["A good film."], length=128)  # doctest: +SKIP
+        >>> logits = model.network.apply(model.params, tokens[0])  # doctest: +SKIP
     """
     config = _read_config(Path(directory))
     _check_task(_family(Path(directory), config), task)
@@ -132,7 +133,29 @@ def pretrained_network(
 ) -> tuple[Network, Tokenizer | None]:
     """Returns the network that a directory's config.json describes, and its tokenizer, if any.
 
-    No weights are read. The arguments are those of `from_pretrained`.
+    No weights are read.
+
+    Args:
+        directory: the folder.
+        classes: the number of classes; None for the number in config.json.
+        length: the number of tokens in an example.
+        **options: constructor arguments that are not in config.json, such as ``pooling="mean"``.
+
+    Raises:
+        FileNotFoundError: if the directory or config.json is missing, or the tokenizer of a BERT,
+            whose separator the network needs.
+        ValueError: if the family is unknown, `length` exceeds the network's positions, or the
+            tokenizer belongs to another model.
+
+    Example:
+        >>> import tempfile
+        >>> config = {"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 4,
+        ...           "n_layer": 1, "n_head": 2, "n_inner": 8}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "config.json").write_text(json.dumps(config))
+        ...     network, tokenizer = pretrained_network(folder, length=8)
+        >>> network.name, network.shape, tokenizer
+        ('gpt2', (8,), None)
     """
     directory = Path(directory)
     config = _read_config(directory)
@@ -154,8 +177,20 @@ def pretrained_network(
 def pretrained_tokenizer(directory: str | Path) -> Tokenizer:
     """Returns a directory's tokenizer.
 
+    Args:
+        directory: a Hugging Face directory.
+
     Raises:
         FileNotFoundError: if the directory has none.
+
+    Example:
+        >>> import tempfile
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "config.json").write_text('{"model_type": "bert"}')
+        ...     _ = Path(folder, "vocab.txt").write_text("\\n".join(words))
+        ...     pretrained_tokenizer(folder).vocabulary
+        4
     """
     directory = Path(directory)
     return Tokenizer.from_directory(directory, _family(directory, _read_config(directory)).name)
@@ -165,12 +200,41 @@ def pretrained_weights(directory: str | Path, network: Network) -> dict[str, np.
     """Returns the parameters that a directory holds for a network or a part of one, by path.
 
     A new classifier and LoRA updates are not among them; they are initialised at random.
+
+    Args:
+        directory: a Hugging Face directory.
+        network: the network, from `pretrained_network`, or a part of it, from `cut`.
+
+    Raises:
+        FileNotFoundError: if the directory, config.json or the weights are missing.
+        ValueError: if a tensor is missing or has another shape.
+
+    Example:
+        >>> network, _ = pretrained_network("bert-base-uncased", classes=2)  # doctest: +SKIP
+        >>> weights = pretrained_weights("bert-base-uncased", network)  # doctest: +SKIP
+        >>> weights["embeddings/tokens"].shape  # doctest: +SKIP
+        (30522, 768)
     """
     return _held(Path(directory), network)[0]
 
 
 def pretrained_hash(directory: str | Path) -> str:
-    """Returns a sha256 of config.json and the weights."""
+    """Returns a sha256 of config.json and the weights, by which a run recognises them.
+
+    Args:
+        directory: a Hugging Face directory.
+
+    Raises:
+        FileNotFoundError: if the directory, config.json or the weights are missing.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "config.json").write_text("{}")
+        ...     _ = Path(folder, "model.safetensors").write_bytes(b"weights")
+        ...     pretrained_hash(folder)[:8]
+        'b16c7e6f'
+    """
     directory = Path(directory)
     _read_config(directory)
     digest = hashlib.sha256()
@@ -204,6 +268,25 @@ def save_pretrained(
 
     Returns:
         The files.
+
+    Raises:
+        ValueError: if the folder is not empty, the network is a part or has a prefix, or there is
+            not one label for each class.
+        ImportError: if the extra ``dpjax[pretrained]`` is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> sizes = {"layers": 1, "width": 4, "heads": 2, "hidden": 8, "positions": 8}
+        >>> network = build("gpt2", (8,), 1, 11, **sizes)
+        >>> params = network.init(jax.random.key(0))
+        >>> model = Pretrained(network, params, tokenizer=None, config={}, new=(), unused=())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     files = save_pretrained(model, folder, card="epsilon = 2")
+        ...     again = from_pretrained(folder, length=8)
+        >>> [file.name for file in files]
+        ['model.safetensors', 'config.json', 'README.md']
+        >>> again.new, again.unused  # every parameter was read, and every tensor used
+        ((), ())
     """
     out = Path(directory)
     _checks.choice("dtype", dtype, DTYPES)
@@ -263,7 +346,7 @@ def save_pretrained(
     return files
 
 
-def _read_config(directory: Path) -> Mapping[str, Any]:
+def _read_config(directory: Path) -> Table:
     file = directory / "config.json"
     if not file.is_file():
         what = "no such folder" if not directory.is_dir() else "no config.json"
@@ -277,7 +360,7 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
     return config
 
 
-def _family(directory: Path, config: Mapping[str, Any]) -> Family:
+def _family(directory: Path, config: Table) -> Family:
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise ValueError(
@@ -293,7 +376,7 @@ def _check_task(family: Family, task: str | None) -> None:
         raise ValueError(f"task = {task!r}: expected {own!r}, which is what {family.name} is for")
 
 
-def _tokenizer(directory: Path, family: Family, options: Mapping[str, Any]) -> Tokenizer | None:
+def _tokenizer(directory: Path, family: Family, options: Table) -> Tokenizer | None:
     try:
         tokenizer = Tokenizer.from_directory(directory, family.name)
     except FileNotFoundError:
@@ -311,7 +394,7 @@ def _tokenizer(directory: Path, family: Family, options: Mapping[str, Any]) -> T
     return tokenizer
 
 
-def _classes(classes: int | None, config: Mapping[str, Any]) -> int:
+def _classes(classes: int | None, config: Table) -> int:
     if classes is not None:
         return classes
     named = config.get("id2label")

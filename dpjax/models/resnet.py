@@ -1,7 +1,7 @@
 """ResNet-18 and ResNet-34 with group normalisation or without any, and ScaleNorm."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dpjax import _checks
+from dpjax.models.activations import Activation
 from dpjax.models.activations import activation as activation_of
 from dpjax.models.layers import GroupNorm, conv, dense, scale_norm_of
 from dpjax.models.stem import check_stem, pooled, stem_conv
@@ -67,7 +68,7 @@ class BasicBlock(nnx.Module):
         *,
         groups: int | None,
         scale_norm: bool,
-        activation: str | Mapping[str, Any] = "relu",
+        activation: Activation = "relu",
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers; without `groups` there is no normalisation."""
@@ -116,7 +117,7 @@ class ResNet(nnx.Module):
         scale_norm: bool,
         stem: str,
         norm: str = "group",
-        activation: str | Mapping[str, Any] = "relu",
+        activation: Activation = "relu",
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the stem, the blocks and the last layer."""
@@ -151,7 +152,7 @@ def resnet18(
     scale_norm: bool = False,
     stem: str = "imagenet",
     norm: str = "group",
-    activation: str | Mapping[str, Any] = "relu",
+    activation: Activation = "relu",
 ) -> ResNet:
     """ResNet-18 with GroupNorm instead of BatchNorm, which has the same number of parameters.
 
@@ -198,7 +199,7 @@ def resnet34(
     scale_norm: bool = False,
     stem: str = "imagenet",
     norm: str = "group",
-    activation: str | Mapping[str, Any] = "relu",
+    activation: Activation = "relu",
 ) -> ResNet:
     """ResNet-34 with GroupNorm: 21,797,672 parameters for 1000 classes, DC-SGD's "about 22M".
 

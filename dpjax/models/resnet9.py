@@ -1,12 +1,12 @@
 """ResNet-9 with group normalisation, and ScaleNorm."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from flax import nnx
 
 from dpjax import _checks
+from dpjax.models.activations import Activation
 from dpjax.models.activations import activation as activation_of
 from dpjax.models.layers import GroupNorm, conv, dense, scale_norm_of
 from dpjax.models.pooling import adaptive_max_pool, max_pool
@@ -24,7 +24,7 @@ class ConvNormBlock(nnx.Module):
         outputs: int,
         *,
         groups: int,
-        activation: str | Mapping[str, Any],
+        activation: Activation,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the layers."""
@@ -68,7 +68,7 @@ class resnet9(nnx.Module):
         width: int = 64,
         groups: int = 32,
         scale_norm: bool = False,
-        activation: str | Mapping[str, Any] = "mish",
+        activation: Activation = "mish",
     ) -> None:
         """Makes the layers."""
         height, side, channels = image_shape(shape)
@@ -79,7 +79,7 @@ class resnet9(nnx.Module):
         def block(inputs: int, outputs: int) -> ConvNormBlock:
             return ConvNormBlock(inputs, outputs, groups=groups, activation=activation, rngs=rngs)
 
-        def residual(channels: int) -> nnx.List[Any]:
+        def residual(channels: int) -> nnx.List[ConvNormBlock]:
             return nnx.List([block(channels, channels), block(channels, channels)])
 
         self.conv1, self.conv2 = block(channels, one), block(one, 2 * one)
@@ -100,6 +100,6 @@ class resnet9(nnx.Module):
         return self.dense(adaptive_max_pool(x, 2).reshape(-1))
 
 
-def _add(x: jax.Array, branch: nnx.List[Any], norm: GroupNorm | None) -> jax.Array:
+def _add(x: jax.Array, branch: nnx.List[ConvNormBlock], norm: GroupNorm | None) -> jax.Array:
     total = branch[1](branch[0](x)) + x
     return total if norm is None else norm(total)

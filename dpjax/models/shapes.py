@@ -1,14 +1,13 @@
 """Checks of the shape of one example, for which a network is built."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from dpjax import _checks
 
 __all__ = ["example_shape", "feature_count", "image_shape", "token_count", "window_output"]
 
 
-def example_shape(shape: Any) -> tuple[int, ...]:
+def example_shape(shape: object) -> tuple[int, ...]:
     """Returns the shape of ONE example as a tuple of positive integers.
 
     >>> example_shape([28, 28, 1])
@@ -21,7 +20,7 @@ def example_shape(shape: Any) -> tuple[int, ...]:
     )
 
 
-def image_shape(shape: Any) -> tuple[int, int, int]:
+def image_shape(shape: object) -> tuple[int, int, int]:
     """Returns (height, width, channels), or raises ValueError for other shapes."""
     sizes = example_shape(shape)
     if len(sizes) != 3:
@@ -29,7 +28,7 @@ def image_shape(shape: Any) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
-def token_count(shape: Any) -> int:
+def token_count(shape: object) -> int:
     """Returns the length of a token sequence, or raises ValueError for other shapes."""
     sizes = example_shape(shape)
     if len(sizes) != 1:
@@ -37,7 +36,7 @@ def token_count(shape: Any) -> int:
     return sizes[0]
 
 
-def feature_count(shape: Any) -> int:
+def feature_count(shape: object) -> int:
     """Returns the number of entries of one example; any shape is flattened."""
     count = 1
     for size in example_shape(shape):

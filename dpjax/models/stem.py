@@ -1,7 +1,6 @@
 """The stem of a residual network: the layers before its blocks."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 from flax import nnx
@@ -24,7 +23,9 @@ def check_stem(stem: str) -> str:
     return _checks.choice("stem", stem, STEMS)
 
 
-def stem_conv(conv: Callable[..., Any], shape: Sequence[int], stem: str, width: int) -> nnx.Module:
+def stem_conv(
+    conv: Callable[..., nnx.Module], shape: Sequence[int], stem: str, width: int
+) -> nnx.Module:
     """Makes the first convolution of (height, width, channels) images."""
     return conv(image_shape(shape)[2], width, **STEMS[check_stem(stem)])
 

@@ -19,7 +19,7 @@ __all__ = ["Tokenizer"]
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _SpecialTokens:
     """The special tokens of a family.
 
     Attributes:
@@ -43,9 +43,11 @@ class _Kind:
         return tuple(dict.fromkeys(word for word in words if not word.startswith("$")))
 
 
-_BERT = _Kind("[PAD]", "[UNK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ("[MASK]",))
-_ROBERTA = _Kind("<pad>", "<unk>", "<s> $A </s>", "<s> $A </s> </s> $B </s>", ("<mask>",))
-_GPT2 = _Kind(None, None, "$A", "$A $B:1", ("<|endoftext|>",))
+_BERT = _SpecialTokens(
+    "[PAD]", "[UNK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ("[MASK]",)
+)
+_ROBERTA = _SpecialTokens("<pad>", "<unk>", "<s> $A </s>", "<s> $A </s> </s> $B </s>", ("<mask>",))
+_GPT2 = _SpecialTokens(None, None, "$A", "$A $B:1", ("<|endoftext|>",))
 _KINDS = {"bert": _BERT, "distilbert": _BERT, "roberta": _ROBERTA, "gpt2": _GPT2}
 
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json")
@@ -64,6 +66,15 @@ class Tokenizer:
         padding: the token that fills up a text shorter than a row.
         separator: ends the first text; None for GPT-2.
         end: ends a generated text; None except for GPT-2.
+
+    Example:
+        >>> import tempfile
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "film"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "vocab.txt").write_text("\\n".join(words))
+        ...     tokenizer = Tokenizer.from_directory(folder, "bert")
+        >>> tokenizer.rows(["good film"], length=6).tolist()
+        [[2, 5, 6, 3, 0, 0]]
     """
 
     family: str
@@ -82,6 +93,9 @@ class Tokenizer:
         Args:
             directory: the network's directory.
             family: "bert", "distilbert", "roberta" or "gpt2".
+
+        Returns:
+            The tokenizer.
 
         Raises:
             FileNotFoundError: if there is no tokenizer.
@@ -108,7 +122,12 @@ class Tokenizer:
         )
 
     def encode(self, text: str, pair: str | None = None) -> list[int]:
-        """Returns all tokens of a text, or of two, including the special ones."""
+        """Returns all tokens of a text, or of two, including the special ones.
+
+        Args:
+            text: the text.
+            pair: the second text; None for none.
+        """
         self._engine.no_truncation()
         return self._engine.encode(text, pair).ids
 
@@ -123,6 +142,10 @@ class Tokenizer:
             texts: the texts.
             pairs: the second texts, one for each; None for none.
             length: the number of tokens in a row, including special ones.
+
+        Raises:
+            ValueError: if a row has no room for more than the special tokens, or there is not one
+                second text for each text.
         """
         special = self._engine.num_special_tokens_to_add(pairs is not None)
         if _checks.integer("length", length, at_least=1) <= special:
@@ -137,12 +160,20 @@ class Tokenizer:
         return out
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of tokens, without special tokens and padding."""
+        """Returns the text of tokens, without special tokens and padding.
+
+        Args:
+            tokens: the tokens; padding may follow them.
+        """
         ids = [int(token) for token in tokens if token != self.padding]
         return self._engine.decode(ids, skip_special_tokens=True)
 
     def save(self, directory: str | Path) -> None:
-        """Writes tokenizer.json."""
+        """Writes tokenizer.json.
+
+        Args:
+            directory: a folder that exists.
+        """
         self._engine.no_truncation()
         self._engine.save(str(Path(directory) / "tokenizer.json"))
 
@@ -155,7 +186,7 @@ def _library() -> ModuleType:
     return tokenizers
 
 
-def _read(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
+def _read(directory: Path, kind: _SpecialTokens) -> "tokenizers.Tokenizer":
     name = next((name for name in _FILES if (directory / name).is_file()), None)
     if name is None:
         raise FileNotFoundError(
@@ -175,7 +206,7 @@ def _read(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
         raise ValueError(f"{directory / name}: expected a tokenizer: {error}") from error
 
 
-def _word_pieces(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
+def _word_pieces(directory: Path, kind: _SpecialTokens) -> "tokenizers.Tokenizer":
     library, file = _library(), directory / "tokenizer_config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     lines = (directory / "vocab.txt").read_text(encoding="utf-8").split("\n")
@@ -192,7 +223,7 @@ def _word_pieces(directory: Path, kind: _Kind) -> "tokenizers.Tokenizer":
     return engine
 
 
-def _byte_pairs(vocabulary: Path, merges: Path, kind: _Kind) -> "tokenizers.Tokenizer":
+def _byte_pairs(vocabulary: Path, merges: Path, kind: _SpecialTokens) -> "tokenizers.Tokenizer":
     if not merges.is_file():
         raise FileNotFoundError(f"{merges}: missing; expected it beside {vocabulary.name}")
     library = _library()
@@ -203,7 +234,7 @@ def _byte_pairs(vocabulary: Path, merges: Path, kind: _Kind) -> "tokenizers.Toke
     return engine
 
 
-def _add_special(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
+def _add_special(engine: "tokenizers.Tokenizer", kind: _SpecialTokens) -> None:
     named = (*kind.framing, kind.padding, kind.unknown, *kind.others)
     known = dict.fromkeys(t for t in named if t is not None and engine.token_to_id(t) is not None)
     # The space before RoBERTa's mask token belongs to the token.
@@ -211,7 +242,7 @@ def _add_special(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
     engine.add_special_tokens([added(t, lstrip=t == "<mask>", special=True) for t in known])
 
 
-def _frame(engine: "tokenizers.Tokenizer", kind: _Kind) -> None:
+def _frame(engine: "tokenizers.Tokenizer", kind: _SpecialTokens) -> None:
     if kind.framing:
         special = [(token, engine.token_to_id(token)) for token in kind.framing]
         engine.post_processor = _library().processors.TemplateProcessing(

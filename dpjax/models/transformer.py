@@ -11,7 +11,15 @@ from flax import nnx
 
 from dpjax import _checks
 
-__all__ = ["Block", "Embeddings", "Memory", "activation_of", "attend", "dense", "layer_norm"]
+__all__ = [
+    "Embeddings",
+    "Memory",
+    "TransformerBlock",
+    "activation_of",
+    "attend",
+    "dense",
+    "layer_norm",
+]
 
 # All the papers draw kernels and tables from a normal with this deviation; biases start at 0.
 START = jax.nn.initializers.normal(0.02)
@@ -113,7 +121,7 @@ def attend(
     )
 
 
-class Block(nnx.Module):
+class TransformerBlock(nnx.Module):
     """Attention and two dense layers, each with a residual connection.
 
     With ``norm_first`` the inputs of both are normalised (GPT-2), otherwise the sums (BERT).

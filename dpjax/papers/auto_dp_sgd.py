@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import chex
 import jax
@@ -102,7 +102,7 @@ class auto_dp_sgd_as_printed(_ReleaseRecord):
             params: chex.ArrayTree | None = None,
             *,
             mask: chex.Array | None = None,
-            **_: Any,
+            **_: object,
         ) -> tuple[chex.ArrayTree, PrivatizeState]:
             if isinstance(updates, ClippedSum):
                 if mask is not None:

@@ -44,6 +44,11 @@ class GreedySearch:
     Privacy:
         None is needed if the data are public. On private data, every trial would be a release.
 
+    Example:
+        >>> search = GreedySearch(Experiment(), start=0.1)
+        >>> search.step, search.key == GreedySearch(Experiment()).key
+        (0.01, False)
+
     Reference: Lin et al. 2022, section 4.3 and 5.1.3.
     """
 
@@ -105,6 +110,13 @@ def greedy_search(
         search: what to search.
         dataset: the PUBLIC data.
         say: called with a line of progress after each epoch.
+
+    Returns:
+        The best threshold of every epoch, and what it took to find them.
+
+    Example:
+        >>> search = GreedySearch(Experiment().set("method.noise_multiplier", 1.0))
+        >>> found = greedy_search(search, load("fashion_mnist"))  # doctest: +SKIP
     """
     program = build_program(search.experiment, dataset, ("method.threshold",))
     runner = build_runner(program, dataset, search.experiment.run)

@@ -115,6 +115,13 @@ def outcome_of(cell: Cell, store: Store, seeds: int = SEEDS) -> Outcome:
         cell: the printed number.
         store: the runs.
         seeds: the largest number of seeds to count.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from dpjax.papers import cell_named
+        >>> cell = cell_named("psasc/III/mnist/4-layer-cnn/3/dp-psac")
+        >>> print(outcome_of(cell, Store(Path("empty"))).mean)
+        None
     """
     recipe = recipe_of(cell, store.findings)
     choice = store.choice(recipe)

@@ -34,6 +34,14 @@ class PlateauSearch:
     Privacy:
         None is needed if the data are public. On private data, every test loss would be a release,
         on which the rate of all later steps depends.
+
+    Example:
+        >>> PlateauSearch(Experiment(), factor=0.5).patience
+        10
+        >>> PlateauSearch(Experiment(), factor=2.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: factor = 2.0: expected a number in (0, 1)
     """
 
     experiment: Experiment
@@ -69,12 +77,17 @@ def plateau_search(
 
     Returns:
         The epochs, counted from 1, after which the rate falls.
+
+    Example:
+        >>> search = PlateauSearch(Experiment().set("method.noise_multiplier", 1.0))
+        >>> epochs = plateau_search(search, load("fashion_mnist"))  # doctest: +SKIP
     """
     program = build_program(search.experiment, dataset, (_RATE,))
     runner = build_runner(program, dataset, search.experiment.run)
     plan, falls = program.plan, []
     state = program.init(member_key(root_key(0), plan.experiment.identity, 0))
-    rate, best, waited = search.experiment.optimizer.learning_rate, float("inf"), 0
+    rate = _checks.positive(_RATE, search.experiment.optimizer.learning_rate)
+    best, waited = float("inf"), 0
     for epoch in range(1, max(1, round(plan.steps / plan.steps_per_epoch)) + 1):
         until = min(plan.steps, round(epoch * plan.steps_per_epoch))
         state, _ = runner.advance(state, until - int(state.step))

@@ -137,15 +137,21 @@ class Cell:
 def cells() -> tuple[Cell, ...]:
     """Returns all cells, in the order of the file.
 
-    >>> cells()[0].name
-    'dc-sgd/I/mnist/cnn/dp-sgd/seconds'
+    Example:
+        >>> cells()[0].name
+        'dc-sgd/I/mnist/cnn/dp-sgd/seconds'
     """
     text = files("dpjax.papers").joinpath("printed.csv").read_text(encoding="utf-8")
     return tuple(_cell(row) for row in csv.DictReader(text.splitlines()))
 
 
 def tables() -> dict[str, list[Cell]]:
-    """Returns the cells of each table, by the table's name."""
+    """Returns the cells of each table, by the table's name.
+
+    Example:
+        >>> len(tables()["dc-sgd/IV"])
+        90
+    """
     found: dict[str, list[Cell]] = {}
     for cell in cells():
         found.setdefault(cell.table_name, []).append(cell)
@@ -153,7 +159,18 @@ def tables() -> dict[str, list[Cell]]:
 
 
 def cell_named(name: str) -> Cell:
-    """Returns a cell by its name; raises ValueError with the nearest name if there is none."""
+    """Returns a cell by its name.
+
+    Args:
+        name: a name such as "dc-sgd/IV/mnist/cnn/2/dp-sgd", see `Cell.name`.
+
+    Raises:
+        ValueError: if there is no such cell; suggests the nearest name.
+
+    Example:
+        >>> cell_named("dc-sgd/IV/mnist/cnn/2/dp-sgd").method
+        'DP-SGD'
+    """
     known = {cell.name: cell for cell in cells()}
     if name not in known:
         raise ValueError(f"cell = {name!r}: {_checks.nearest(name, known)}")
@@ -169,10 +186,14 @@ def select(name: str, rows: Sequence[str] = ()) -> list[Cell]:
         rows: parts of names between slashes, such as "mnist" or "2"; parts joined by commas are
             alternatives.
 
-    >>> [cell.method for cell in select("dc-sgd/IV", ["mnist", "2", "dp-sgd,du"])]
-    ['DP-SGD', 'Du']
-    >>> [cell.method for cell in select("dc-sgd/IV/mnist/cnn/2/du")]
-    ['Du']
+    Raises:
+        ValueError: if there is no such table, cell or part; suggests the nearest one.
+
+    Example:
+        >>> [cell.method for cell in select("dc-sgd/IV", ["mnist", "2", "dp-sgd,du"])]
+        ['DP-SGD', 'Du']
+        >>> [cell.method for cell in select("dc-sgd/IV/mnist/cnn/2/du")]
+        ['Du']
     """
     known = tables()
     if name in known:

@@ -82,14 +82,23 @@ class Recipe:
         return [SeededRun(self.searched.with_values(o), SEARCH_SEED, "search") for o in self.grid]
 
     def results(self, choice: Override, seeds: int = SEEDS) -> list[SeededRun]:
-        """Returns the runs behind the number, with the chosen candidate."""
+        """Returns the runs behind the number, with the chosen candidate.
+
+        Args:
+            choice: the chosen candidate, values at paths of the experiment.
+            seeds: how many seeds.
+        """
         if self.experiment is None or self.waits_for is not None:
             return []
         chosen = self.experiment.with_values(choice)
         return [SeededRun(chosen, seed) for seed in range(1, seeds + 1)]
 
     def sound_results(self, seeds: int = SEEDS) -> list[SeededRun]:
-        """Returns the runs of the sound version of a method without a guarantee."""
+        """Returns the runs of the sound version of a method without a guarantee.
+
+        Args:
+            seeds: how many seeds.
+        """
         if self.sound is None:
             return []
         return [SeededRun(self.sound, seed) for seed in range(1, seeds + 1)]

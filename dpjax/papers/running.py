@@ -44,6 +44,11 @@ def run_all(
         workers: the number of parallel runs; None for one per core, as far as memory allows.
         say: called with a line for each run that ends.
         pretrained: the folder of pre-trained networks, as for `pretrained_path` and `nfnet_path`.
+
+    Example:
+        >>> from dpjax.papers import cell_named, recipe_of
+        >>> recipe = recipe_of(cell_named("psasc/III/mnist/4-layer-cnn/3/dp-psac"))
+        >>> run_all(recipe.results({}), Store(Path("runs")), say=print)  # doctest: +SKIP
     """
     different = {run.key: run for run in runs}
     todo = [run for key, run in different.items() if key not in store.records]

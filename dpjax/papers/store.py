@@ -75,7 +75,14 @@ class RunRecord:
 
     @classmethod
     def from_row(cls, row: dict[str, str]) -> "RunRecord":
-        """Reads a row of runs.csv."""
+        """Reads a row of runs.csv.
+
+        Args:
+            row: the cells by column.
+
+        Returns:
+            The record; an empty cell becomes None.
+        """
         values: dict[str, Any] = {}
         for column in fields(cls):
             text = row[column.name]
@@ -92,7 +99,15 @@ class RunRecord:
 
 
 class CurvePoint(NamedTuple):
-    """One evaluation of a run; a row of a store's curves.csv."""
+    """One evaluation of a run; a row of a store's curves.csv.
+
+    Attributes:
+        key: the run's name in the store.
+        epoch: the epochs that were trained.
+        accuracy: the test accuracy, as a fraction.
+        threshold: the threshold; None if there is none.
+        sigma: the noise multiplier of the step.
+    """
 
     key: str
     epoch: float
@@ -177,6 +192,11 @@ class Store:
 
     Args:
         path: the folder.
+
+    Example:
+        >>> store = Store(Path("empty"))
+        >>> store.records, store.findings.noises
+        ({}, {})
     """
 
     path: Path

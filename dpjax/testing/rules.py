@@ -49,10 +49,10 @@ def check_rule(rule: Rule, seed: int = 0) -> None:
         >>> check_rule(dpjax.rules.auto_s())
     """
     check_record(rule)
-    _Checked(rule, seed).everything()
+    _CheckedRule(rule, seed).everything()
 
 
-class _Checked:
+class _CheckedRule:
     """One rule under check: its compiled functions and random numbers."""
 
     def __init__(self, rule: Rule, seed: int) -> None:

@@ -67,7 +67,7 @@ def check_threshold(
     ok = sigma_s is not None and math.isfinite(sigma_s) and sigma_s > sigma
     require(ok, threshold, f"sigma_statistic({sigma}, {expected_batch_size}) is {sigma_s}")
     context = ThresholdContext(expected_batch_size, 1000, jnp.float32(sigma), float(sigma_s or 0))
-    check = _Checked(threshold, context, rng, seed)
+    check = _CheckedThreshold(threshold, context, rng, seed)
     check.rows(check.init)
     check.statistic(check.init)
     check.hostile_sums()
@@ -78,7 +78,7 @@ def check_threshold(
     check.placed()
 
 
-class _Checked(Generic[State]):
+class _CheckedThreshold(Generic[State]):
     """One threshold under check: its compiled functions and random numbers."""
 
     def __init__(

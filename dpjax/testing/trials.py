@@ -5,6 +5,7 @@ Searching for more and simpler counterexamples needs hypothesis; without it thos
 
 import random
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import chex
@@ -199,7 +200,7 @@ def _point(c: float, norm: float) -> Point:
     return Point(float(np.float32(c)), float(np.float32(norm)))
 
 
-def _strategies() -> Any:
+def _strategies() -> ModuleType | None:
     try:
         from hypothesis import strategies  # noqa: PLC0415  an optional extra
     except ImportError:

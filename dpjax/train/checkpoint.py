@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +49,7 @@ class Restored(NamedTuple):
     """
 
     step: int
-    state: Any
+    state: chex.ArrayTree
     meta: dict[str, Any]
     refused: tuple[str, ...]
 
@@ -93,7 +94,7 @@ class Checkpoints:
         self._failure: OSError | None = None
         self._base = -1  # what was restored; newer checkpoints are of no use
 
-    def save(self, step: int, state: Any, meta: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: chex.ArrayTree, meta: Mapping[str, object]) -> None:
         """Begins to write a checkpoint; the state may change as soon as this returns.
 
         It waits for the checkpoint before it. The first one removes those that are incomplete, and
@@ -128,7 +129,11 @@ class Checkpoints:
         self._sealing.start()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete and on the disk, or raises why it is not."""
+        """Waits until the last checkpoint is complete and on the disk, or raises why it is not.
+
+        Raises:
+            OSError: if the last checkpoint could not be written.
+        """
         if self._sealing is not None:
             self._sealing.join()
             self._sealing = None
@@ -150,13 +155,16 @@ class Checkpoints:
             self._sealing.join()
         return [step for step, path in self._entries() if _files.is_sealed(path)]
 
-    def restore(self, like: Any, step: int | None = None) -> Restored | None:
+    def restore(self, like: chex.ArrayTree, step: int | None = None) -> Restored | None:
         """Reads the newest checkpoint that is sound, or None if there is none at all.
 
         Args:
             like: the structure, shapes and types to expect, of arrays or `jax.ShapeDtypeStruct`.
                 The arrays come back where those of `like` are: host, device or sharding.
             step: the step to read and no other; None for the newest.
+
+        Returns:
+            The checkpoint, and why newer ones were refused; None if there is none.
 
         Raises:
             CheckpointError: there are checkpoints, and every one is refused, with the reasons.
@@ -204,7 +212,7 @@ class Checkpoints:
             ocp.multihost.sync_global_processes("dpjax checkpoints were tidied")
         return ocp.CheckpointManager(self.folder, options=options)
 
-    def _seal(self, step: int, content: dict[str, Any]) -> None:
+    def _seal(self, step: int, content: Mapping[str, object]) -> None:
         """Waits until Orbax has committed a checkpoint, then seals it; runs in a thread."""
         try:
             with one_disk_error(f"checkpoint of step {step} was not written to {self.folder}"):
@@ -250,7 +258,7 @@ class Checkpoints:
         return content
 
 
-def describe(tree: Any) -> dict[str, str]:
+def describe(tree: chex.ArrayTree) -> dict[str, str]:
     """Returns the type and shape of every leaf by its path; no array is read.
 
     Example:
@@ -280,16 +288,16 @@ def difference(stored: Mapping[str, str], expected: Mapping[str, str]) -> str | 
     return None
 
 
-def _flat(tree: Any) -> list[tuple[str, Any]]:
+def _flat(tree: chex.ArrayTree) -> list[tuple[str, Any]]:
     flat = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(jax.tree_util.keystr(path), value) for path, value in flat]
 
 
-def _is_key(value: Any) -> bool:
+def _is_key(value: chex.Array | jax.ShapeDtypeStruct) -> bool:
     return bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
-def _stored(tree: Any) -> dict[str, Any]:
+def _stored(tree: chex.ArrayTree) -> dict[str, chex.Array | jax.ShapeDtypeStruct]:
     """Returns the arrays by the rank of their path; Orbax refuses those without elements.
 
     A tree without any is stored as one zero, which Orbax would refuse too.
@@ -299,13 +307,13 @@ def _stored(tree: Any) -> dict[str, Any]:
     return found or {"empty": np.zeros(1)}
 
 
-def _size(tree: Any) -> int:
+def _size(tree: chex.ArrayTree) -> int:
     """Returns the bytes that a state takes at most, with a margin for Orbax's own files."""
     leaves = [value for _, value in _flat(tree)]
     return sum(value.size * max(8, value.dtype.itemsize) for value in leaves) + 2**17
 
 
-def _read(path: Path, like: Any) -> Any:
+def _read(path: Path, like: chex.ArrayTree) -> chex.ArrayTree:
     """Returns the arrays of a checkpoint in the structure and places of `like`."""
     wanted = jax.tree.map(_placed, like)
     _mute_orbax()
@@ -326,7 +334,7 @@ def _read(path: Path, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), values)
 
 
-def _placed(leaf: Any) -> Any:
+def _placed(leaf: chex.Array | jax.ShapeDtypeStruct) -> np.ndarray | jax.ShapeDtypeStruct:
     """Returns what Orbax takes for a leaf: a host array, or a shape with its place."""
     if isinstance(leaf, np.ndarray | np.generic):
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
@@ -334,7 +342,7 @@ def _placed(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
 
-def _without_elements(leaf: Any) -> Any:
+def _without_elements(leaf: np.ndarray | jax.ShapeDtypeStruct) -> chex.Array:
     if isinstance(leaf, np.ndarray):
         return np.zeros(leaf.shape, leaf.dtype)
     if _is_key(leaf):

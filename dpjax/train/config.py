@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpjax import _checks, _toml
+from dpjax._toml import Table
 from dpjax.gradients import ENGINES
 
 __all__ = [
@@ -39,6 +40,10 @@ class DataConfig:
         scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
         length: how many tokens an example of a text has; None for the data set's own number.
         examples: N, filled in when the experiment is resolved; a run goes on with as many only.
+
+    Example:
+        >>> DataConfig("mnist", scale="unit").name
+        'mnist'
     """
 
     name: str = "digits"
@@ -74,6 +79,10 @@ class ModelConfig:
         trainable: the parameters that are trained, as in `dpjax.models.split`; empty for all. The
             others are frozen: neither clipped nor noised.
         options: the constructor's own arguments.
+
+    Example:
+        >>> ModelConfig("mlp", trainable=["dense/1"], options={"hidden": 32}).trainable
+        ('dense/1',)
     """
 
     name: str = "mlp"
@@ -81,9 +90,9 @@ class ModelConfig:
     weights_sha256: str | None = None
     pretrained: str | None = None
     pretrained_sha256: str | None = None
-    lora: Mapping[str, Any] | None = None
+    lora: Table | None = None
     trainable: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -109,11 +118,15 @@ class OptimizerConfig:
         name: an optimizer in optax.
         learning_rate: a number, or a table with the name and arguments of an optax schedule.
         options: the optimizer's other arguments.
+
+    Example:
+        >>> OptimizerConfig("sgd", learning_rate=1, options={"momentum": 0.9}).learning_rate
+        1.0
     """
 
     name: str = "adam"
-    learning_rate: Any = 1e-3
-    options: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float | Table = 1e-3
+    options: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the fields."""
@@ -142,6 +155,14 @@ class TrainConfig:
             stay in float32. None for float32.
         cache_frozen: compute the frozen blocks before the first trained one once, keep their states
             on disk and train from them; the clipped gradients are the same.
+
+    Example:
+        >>> TrainConfig(batch_size=64, epochs=3).sampling
+        'poisson'
+        >>> TrainConfig(batch_size=64)
+        Traceback (most recent call last):
+        ...
+        ValueError: train: epochs = None, steps = None: expected one of them
     """
 
     batch_size: int | None = None
@@ -212,6 +233,10 @@ class PrivacyConfig:
         delta: a number, or "1/N".
         accountant: who counts: "pld" or "rdp", since a budget is a guarantee.
         unit: what one example stands for.
+
+    Example:
+        >>> PrivacyConfig(epsilon=2, delta=1e-5)
+        PrivacyConfig(epsilon=2.0, delta=1e-05, accountant='pld', unit='one example')
     """
 
     epsilon: float | None = None
@@ -252,6 +277,12 @@ class RunConfig:
             one device, or with several processes for all of theirs.
         sharding: rules for parameters that are split over other axes of the mesh: a pattern for
             their paths, and for each of their own axes the mesh axis or "".
+
+    Example:
+        >>> RunConfig(seeds=3, mesh={"data": 2})
+        Traceback (most recent call last):
+        ...
+        ValueError: run.seeds = 3 with mesh = {'data': 2} and data = 'auto': expected one device ...
     """
 
     seed: int | None = None
@@ -349,15 +380,26 @@ class Experiment:
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    method: Mapping[str, Any] = field(default_factory=lambda: {"name": "dp_sgd", "threshold": 1.0})
+    method: Table = field(default_factory=lambda: {"name": "dp_sgd", "threshold": 1.0})
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=lambda: TrainConfig(batch_size=256, epochs=10))
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Reads an experiment; unknown keys are refused with the nearest name."""
+    def from_plain(cls, plain: Table) -> Self:
+        """Reads an experiment; unknown keys are refused with the nearest name.
+
+        Args:
+            plain: a table of tables, as TOML has them; what is left out has its default.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            ValueError: if a key is unknown, or a value cannot be used; names it.
+            TypeError: if a value is of another type; names it.
+        """
         if not isinstance(plain, Mapping):
             raise TypeError(f"experiment = {plain!r}: expected a table of tables")
         sections = {f.name: f for f in dataclasses.fields(cls)}
@@ -375,7 +417,19 @@ class Experiment:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Reads a TOML file."""
+        """Reads a TOML file.
+
+        Args:
+            path: a TOML file.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            ValueError: if the file is not valid TOML, a key is unknown, or a value cannot be used;
+                names the file.
+            TypeError: if a value is of another type; names the file.
+        """
         try:
             return cls.from_plain(_toml.read(path))
         except (TypeError, ValueError) as error:
@@ -395,14 +449,25 @@ class Experiment:
         """Returns the experiment as TOML."""
         return _toml.dumps(self.to_plain())
 
-    def set(self, path: str, value: Any) -> Self:
-        """Returns a copy with the value at a path such as "train.batch_size" changed."""
+    def set(self, path: str, value: object) -> Self:
+        """Returns a copy with the value at a path such as "train.batch_size" changed.
+
+        Args:
+            path: a table and a key in it, such as "train.batch_size".
+            value: its new value.
+        """
         return self.with_values({path: value})
 
-    def with_values(self, values: Mapping[str, Any]) -> Self:
+    def with_values(self, values: Table) -> Self:
         """Returns a copy with the values at several paths changed, checked together.
 
         The word "none" takes a value away, where a default or its absence then holds.
+
+        Args:
+            values: the new values by their paths.
+
+        Raises:
+            ValueError: if a path is unknown, or the values exclude each other; names them.
         """
         if {"train.epochs", "train.steps"} <= values.keys():
             given = {name: values[f"train.{name}"] for name in ("epochs", "steps")}
@@ -448,7 +513,7 @@ _SECTIONS: dict[str, type[Any]] = {
 }
 
 
-def _section(name: str, table: Mapping[str, Any]) -> Any:
+def _section(name: str, table: Table) -> Any:
     cls = _SECTIONS[name]
     known = {f.name for f in dataclasses.fields(cls)} - {"options"}
     rest = {key: value for key, value in table.items() if key not in known}
@@ -462,7 +527,7 @@ def _section(name: str, table: Mapping[str, Any]) -> Any:
     return cls(**own)
 
 
-def _refuse_not_finite(path: str, value: Any) -> None:
+def _refuse_not_finite(path: str, value: object) -> None:
     """Refuses numbers that are none: what they are passed to need not look at them."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -488,7 +553,7 @@ def _plain(section: Any) -> dict[str, Any]:
     return plain
 
 
-def _give_way(plain: dict[str, Any], path: str, value: Any) -> None:
+def _give_way(plain: dict[str, Any], path: str, value: object) -> None:
     """Takes away what a new value stands in place of."""
     if path == "train.epochs":
         plain["train"].pop("steps", None)
@@ -502,7 +567,7 @@ def _give_way(plain: dict[str, Any], path: str, value: Any) -> None:
         plain["method"] = {}  # another constructor has other arguments
 
 
-def _put(table: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
+def _put(table: dict[str, Any], keys: list[str], value: object, path: str) -> None:
     for key in keys[:-1]:
         inner = table.setdefault(key, {})
         if not isinstance(inner, dict):
@@ -514,12 +579,12 @@ def _put(table: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
         table[keys[-1]] = value
 
 
-def _text(name: str, value: Any) -> None:
+def _text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise TypeError(f"{name} = {value!r}: expected a name")
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _texts(name: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise TypeError(f"{name} = {value!r}: expected a list of names")
     for item in value:

@@ -1,12 +1,11 @@
 """Non-private numbers about the gradients of a few training examples, for research only."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax._states import find_state
+from dpjax._toml import Table
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState
 from dpjax.train.step import Examples, Program, TrainState
@@ -41,11 +40,11 @@ class Probe:
 
         self._look = jax.jit(look)
 
-    def __call__(self, state: TrainState) -> dict[str, Any]:
+    def __call__(self, state: TrainState) -> Table:
         """Returns norms, weights and losses at a state, as plain data."""
         norms, losses = (np.asarray(v, np.float64) for v in self._look(state, self._examples))
         finite = np.sort(norms[np.isfinite(norms)])
-        found: dict[str, Any] = {
+        found = {
             "step": int(state.step),
             "examples": len(norms),
             "loss": float(np.mean(losses)),

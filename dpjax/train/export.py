@@ -11,7 +11,7 @@ from dpjax import models
 from dpjax._files import write_atomically
 from dpjax.data import Dataset, fingerprints
 from dpjax.models import LoRA
-from dpjax.models.parameters import flat, nested
+from dpjax.models.parameters import Params, flat, nested
 from dpjax.train.config import Experiment, RunConfig
 from dpjax.train.folder import RunFolder
 from dpjax.train.network import with_frozen_states
@@ -37,6 +37,14 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
 
     Returns:
         The files.
+
+    Raises:
+        ValueError: if `output` is not empty, or the run is of other data.
+        CheckpointError: if no checkpoint of the run can be used.
+
+    Example:
+        >>> folder, dataset = RunFolder(Path("run")), load("digits")  # doctest: +SKIP
+        >>> files = export(folder, dataset, Path("published"))  # doctest: +SKIP
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: expected a folder that does not exist yet, or is empty")
@@ -62,7 +70,7 @@ def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
     return [*written, *(output / name for name in texts)]
 
 
-def _write_arrays(params: Any, output: Path) -> list[Path]:
+def _write_arrays(params: Params, output: Path) -> list[Path]:
     arrays: dict[str, Any] = {path: np.asarray(leaf) for path, leaf in flat(params).items()}
     output.mkdir(parents=True, exist_ok=True)
     model = output / "model.npz"
@@ -72,7 +80,7 @@ def _write_arrays(params: Any, output: Path) -> list[Path]:
 
 
 def _write_pretrained(
-    experiment: Experiment, dataset: Dataset, params: Any, statement: str, output: Path
+    experiment: Experiment, dataset: Dataset, params: Params, statement: str, output: Path
 ) -> list[Path]:
     config = experiment.model
     assert config.pretrained is not None

@@ -11,12 +11,14 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import _checks
+from dpjax.batch_sums import ClippedSum
 from dpjax.data import Dataset, RandomAccess, Split
 from dpjax.gradients.rows import leading_size
 from dpjax.mechanism import Mechanism
@@ -49,7 +51,7 @@ def examples_of(split: Split) -> Examples:
     return Examples(split.x, split.y, np.arange(len(split.y), dtype=np.int32))
 
 
-def gathered(data: Any, rows: np.ndarray) -> Any:
+def gathered(data: chex.ArrayTree | RandomAccess, rows: np.ndarray) -> chex.ArrayTree:
     """Returns rows of the data as NumPy arrays, by their numbers.
 
     Args:
@@ -72,13 +74,13 @@ class Part(NamedTuple):
     """
 
     step: int
-    rows: Any
+    rows: chex.ArrayTree
     packed: Packed
     last: bool
 
 
 def host_parts(
-    data: Any,
+    data: chex.ArrayTree | RandomAccess,
     sampling: Sampling,
     key: jax.Array,
     chunk: int,
@@ -234,6 +236,17 @@ def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: in
         dataset: the data.
         run: the devices, and whether they hold the data.
         members: how many runs go side by side in one program; above 1, states are `stacked`.
+
+    Raises:
+        ValueError: if the data are read on demand and the devices should hold them, or the method
+            needs its full batch on one device; names the field.
+
+    Example:
+        >>> from dpjax.train import Experiment, build_program, load_dataset
+        >>> experiment = Experiment().set("method.noise_multiplier", 1.0)
+        >>> dataset = load_dataset(experiment)
+        >>> build_runner(build_program(experiment, dataset), dataset, experiment.run).most
+        57
     """
     layout = Layout.of(run)
     train, test = dataset.train, examples_of(dataset.test)
@@ -282,9 +295,13 @@ class DeviceRunner(Runner):
         super().__init__(program, test, layout, most, members)
         if layout.mesh is None:
             self._data = jax.device_put(train)
-            advance: Callable[..., Any] = partial(program.advance, most=most)
+            advance: Callable[..., tuple[TrainState, Released]] = partial(
+                program.advance, most=most
+            )
             # The number of steps is shared by all members.
-            self._compiled = jax.jit(jax.vmap(advance, (0, None, None)) if members else advance)
+            self._compiled: jax.stages.Wrapped = jax.jit(
+                jax.vmap(advance, (0, None, None)) if members else advance
+            )
             return
         self._refuse_stored_momentum(f"run.mesh = {dict(layout.mesh.shape)}")
         self._data = _split(train, program.plan.dataset_size, layout)
@@ -304,7 +321,7 @@ class DeviceRunner(Runner):
         return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 
-def mesh_program(program: Program, most: int, layout: Layout) -> Any:
+def mesh_program(program: Program, most: int, layout: Layout) -> jax.stages.Wrapped:
     """Returns ``advance(state, data, steps)``, jitted, over the devices of a layout.
 
     Where it splits parameters, JAX splits the program: none is whole on a device but while a step
@@ -319,7 +336,7 @@ def mesh_program(program: Program, most: int, layout: Layout) -> Any:
     everywhere, by_row = PartitionSpec(), PartitionSpec("data")
     if layout.rules:
         split = replace(program, sharding=NamedSharding(mesh, by_row))
-        advance: Callable[..., Any] = partial(split.advance, most=most)
+        advance: Callable[..., tuple[TrainState, Released]] = partial(split.advance, most=most)
     else:
         advance = jax.shard_map(
             partial(replace(program, axis="data").advance, most=most),
@@ -362,7 +379,9 @@ class HostRunner(Runner):
             )
         self._data = train
 
-        def add(total: Any, state: TrainState, rows: Split, packed: Packed) -> Any:
+        def add(
+            total: ClippedSum | None, state: TrainState, rows: Split, packed: Packed
+        ) -> ClippedSum:
             part = program.clipped_sum(state, Examples(rows.x, rows.y, packed.indices), packed)
             return part if total is None else total + part
 
@@ -414,7 +433,7 @@ class HostRunner(Runner):
             jax.tree.map(lambda leaf: leaf.addressable_data(i), state)  # noqa: B023
             for i in range(len(feeds))
         ]
-        totals: list[Any] = [None] * len(own)
+        totals: list[ClippedSum | None] = [None] * len(own)
         for parts in zip_longest(*map(_batch, feeds)):  # no device gets more before all have work
             for i, part in enumerate(parts):
                 if part is not None:
@@ -462,7 +481,7 @@ def _split(examples: Examples, size: int, layout: Layout) -> Examples:
     rows = -(-size // shares)
     sharding = NamedSharding(layout.devices, PartitionSpec("data"))
 
-    def placed(leaf: Any) -> jax.Array:
+    def placed(leaf: chex.Array) -> jax.Array:
         def read(index: Any) -> np.ndarray:
             start, stop, _ = index[0].indices(rows * shares)
             found = np.asarray(leaf[start : min(stop, size)])

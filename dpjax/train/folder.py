@@ -9,12 +9,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import chex
 import jax
 import jax.numpy as jnp
 import jaxlib.version
@@ -23,6 +24,7 @@ import numpy as np
 import dpjax
 from dpjax import _checks, _json, noise
 from dpjax._files import append, refuse_links, write_atomically
+from dpjax._toml import Table
 from dpjax.accounting import Ledger
 from dpjax.privatize import Released
 from dpjax.train.config import Experiment
@@ -74,7 +76,7 @@ def environment() -> dict[str, str | bool]:
     }
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def differences(old: Table, new: Table) -> str:
     """Says in which values two tables differ; inside tables of tables, by their paths.
 
     >>> differences({"jax": "0.8", "x64": False}, {"jax": "0.9", "x64": False})
@@ -144,7 +146,7 @@ class RunIdentity:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_plain(cls, plain: Any) -> Self:
+    def from_plain(cls, plain: object) -> Self:
         """Reads what `to_json` wrote; anything else is refused."""
         if not isinstance(plain, Mapping) or not isinstance(plain.get("environment"), Mapping):
             raise TypeError("expected a table with a table 'environment'")
@@ -155,6 +157,15 @@ def root_key(seed: int | None = None) -> jax.Array:
     """Returns a threefry key: of a seed, or of 64 bits from the operating system's entropy.
 
     A seed is for reproduction: whoever knows it can subtract the noise.
+
+    Args:
+        seed: below 2^32; None for a key that nobody knows.
+
+    Example:
+        >>> jax.random.key_data(root_key(7)).tolist()
+        [0, 7]
+        >>> bool(root_key() == root_key())
+        False
     """
     if seed is None:
         words = np.frombuffer(os.urandom(8), np.uint32)
@@ -174,6 +185,11 @@ def member_key(root: jax.Array, lineage: str, member: int) -> jax.Array:
         root: the root key.
         lineage: the experiment's identity, or `next_lineage` after a change on the way.
         member: which of several runs of the same experiment.
+
+    Example:
+        >>> keys = [member_key(root_key(7), "ab" * 32, member) for member in (0, 1)]
+        >>> bool(keys[0] == keys[1])
+        False
     """
     key = root
     for word in np.frombuffer(bytes.fromhex(lineage), np.uint32)[:4]:
@@ -207,6 +223,10 @@ class RunFolder:
 
     Args:
         path: the folder.
+
+    Example:
+        >>> RunFolder(Path("not-there")).exists
+        False
     """
 
     path: Path
@@ -315,7 +335,7 @@ class RunFolder:
                 ) from error
             yield
 
-    def add_released(self, row: Mapping[str, Any]) -> None:
+    def add_released(self, row: Table) -> None:
         """Adds the public numbers of an evaluation."""
         append(self.path / "released.jsonl", _json.dumps(row) + "\n")
 
@@ -335,7 +355,7 @@ class RunFolder:
             for row in rows
         ]
 
-    def add_diagnostics(self, row: Mapping[str, Any]) -> None:
+    def add_diagnostics(self, row: Table) -> None:
         """Adds non-private numbers, labelled as such."""
         labelled = {"label": NOT_PRIVATE, **row}
         append(self.path / "diagnostics.jsonl", _json.dumps(labelled) + "\n")
@@ -386,7 +406,7 @@ class RunFolder:
         write_atomically(folder / "README", _TIMING + "\n")
         return str(folder)
 
-    def write_timing(self, timing: Mapping[str, Any]) -> None:
+    def write_timing(self, timing: Table) -> None:
         """Writes how long the run took, labelled: it follows the sizes of the batches."""
         labelled = {"label": _TIMING, **timing}
         write_atomically(self.path / "timing.json", _json.dumps(labelled) + "\n")
@@ -404,7 +424,7 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _keep_lines(file: Path, keep: Any) -> None:
+def _keep_lines(file: Path, keep: Callable[[str], bool]) -> None:
     if not file.exists():
         return
     write_atomically(file, "".join(line for line in _whole_lines(file) if keep(line)))
@@ -416,7 +436,7 @@ def _whole_lines(file: Path) -> list[str]:
     return [line for line in lines if line.endswith("\n")]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: chex.Numeric) -> str:
     """Writes a number so that it is read back exactly; a threshold per group with spaces."""
     if getattr(value, "ndim", 0):
         return " ".join(_cell(item) for item in value)

@@ -1,12 +1,13 @@
 """The devices and processes of a run, and how its state lies on them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any
+from typing import TypeVar
 
+import chex
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -27,6 +28,8 @@ __all__ = [
     "others_alive",
     "wait_for_all",
 ]
+
+Tree = TypeVar("Tree")
 
 _SECONDS_TO_LEAVE = 300  # the first process may still draw pictures
 
@@ -131,13 +134,13 @@ class Layout:
             raise ValueError("layout has no mesh: expected one of several devices")
         return self.mesh
 
-    def placed(self, tree: Any) -> Any:
+    def placed(self, tree: Tree) -> Tree:
         """Returns a state, the same in every process, where the layout has it."""
         if self.mesh is None or self._is_here(tree):
             return tree
         return jax.jit(lambda leaves: leaves, out_shardings=self.shardings(tree))(tree)
 
-    def like(self, shapes: Any) -> Any:
+    def like(self, shapes: Tree) -> Tree:
         """Returns shapes with the places where a checkpoint is to be restored."""
         if self.mesh is None:
             return shapes
@@ -147,11 +150,13 @@ class Layout:
             self.shardings(shapes),
         )
 
-    def shardings(self, tree: Any) -> Any:
+    def shardings(self, tree: chex.ArrayTree) -> chex.ArrayTree:
         """Returns the sharding of every leaf: by the first rule that its path matches."""
         return jax.tree_util.tree_map_with_path(self._sharding, tree)
 
-    def _sharding(self, path: Any, leaf: Any) -> NamedSharding:
+    def _sharding(
+        self, path: tuple[Hashable, ...], leaf: jax.Array | jax.ShapeDtypeStruct
+    ) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         spec: tuple[str | None, ...] = ()
         for pattern, axes in self.rules:
@@ -171,7 +176,7 @@ class Layout:
                     f"expected an axis that {sizes[axis]} devices can share evenly"
                 )
 
-    def _is_here(self, tree: Any) -> bool:
+    def _is_here(self, tree: chex.ArrayTree) -> bool:
         first = jax.tree.leaves(tree)[0]
         return isinstance(first, jax.Array) and getattr(first.sharding, "mesh", None) == self.mesh
 

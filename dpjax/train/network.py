@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from dpjax import _checks, data, models
 from dpjax.data import Dataset, Split
 from dpjax.models import CachedStates, LoRA, Network
-from dpjax.models.parameters import flat, nested
+from dpjax.models.parameters import Params, flat, nested
 from dpjax.train.config import Experiment
 
 __all__ = [
@@ -37,6 +38,17 @@ def load_dataset(
     Args:
         experiment: says which data, which network and how many tokens an example has.
         directory: as for `dpjax.data.load`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: if a file of the data set, or the tokenizer, is missing.
+        ValueError: if the name is unknown, or a file is not the official one.
+
+    Example:
+        >>> load_dataset(Experiment()).size
+        1437
     """
     config, tokenizer = experiment.data, None
     if experiment.model.pretrained is not None:
@@ -76,13 +88,15 @@ def _pretrained(experiment: Experiment, dataset: Dataset) -> Network:
     return _halves(experiment, network).suffix
 
 
-def _halves(experiment: Experiment, network: Network, params: Any = None) -> models.Halves:
+def _halves(
+    experiment: Experiment, network: Network, params: chex.ArrayTree | None = None
+) -> models.Halves:
     params = jax.eval_shape(network.init, jax.random.key(0)) if params is None else params
     block = models.first_trained_block(params, experiment.model.trainable)
     return models.cut(network, params, block)
 
 
-def starting_weights(experiment: Experiment, network: Network) -> Mapping[str, Any] | None:
+def starting_weights(experiment: Experiment, network: Network) -> Mapping[str, chex.Array] | None:
     """Returns the parameters that an experiment starts from, by path; None for new ones."""
     model = experiment.model
     if model.pretrained is not None:
@@ -107,7 +121,7 @@ def _read_weights(path: str | Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: expected an .npz file of arrays: {error}") from error
 
 
-def with_weights(params: Any, weights: Mapping[str, Any]) -> Any:
+def with_weights(params: Params, weights: Mapping[str, chex.Array]) -> Params:
     """Returns the parameters with those replaced that `weights` has, by path."""
     leaves = flat(params)
     for path, array in weights.items():

@@ -3,14 +3,15 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import rich.console
 import rich.progress
 
+from dpjax._toml import Table
 from dpjax.accounting.bound import rounded_up
 from dpjax.train.plan import Plan
 
@@ -18,7 +19,7 @@ __all__ = ["Bar", "Evaluation", "Lines", "Progress", "TensorBoard", "progress_fo
 
 _SECONDS_PER_LINE = 10.0
 
-Evaluation = Mapping[str, Any]
+Evaluation: TypeAlias = Table
 """A line of ``released.jsonl``: step, epoch, accuracy, loss, threshold, sigma, epsilon, delta."""
 
 

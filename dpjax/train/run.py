@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import chex
 import jax
 import numpy as np
 
@@ -508,7 +509,7 @@ def _length(ledger: Ledger) -> int:
     return sum(entry.steps for entry in ledger.entries if isinstance(entry, Steps))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: chex.Numeric) -> float | list[float] | None:
     """Returns a number or a list of them; None for what a method does not release."""
     array = np.asarray(value, np.float64)
     return array.tolist() if np.isfinite(array).all() else None

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
+from dpjax.batch_sums import ClippedSum
 from dpjax.data import Dataset, Pixels
 from dpjax.data.augment import augmented
 from dpjax.gradients import PerExampleGrads, per_example_grads
@@ -48,9 +50,9 @@ class Examples(NamedTuple):
             not matter on which device or in which part of a batch the example comes.
     """
 
-    x: Any
-    y: Any
-    row: Any
+    x: chex.Array
+    y: chex.Array
+    row: chex.Array
 
 
 class Scores(NamedTuple):
@@ -74,10 +76,10 @@ class TrainState(NamedTuple):
     """
 
     step: jax.Array
-    params: Any
-    frozen: Any
-    ema: Any
-    opt_state: Any
+    params: chex.ArrayTree
+    frozen: chex.ArrayTree
+    ema: chex.ArrayTree
+    opt_state: optax.OptState
     key: jax.Array
     vary: Mapping[str, jax.Array]
 
@@ -119,7 +121,7 @@ class Program:
                 "optimizer.learning_rate", self.plan.experiment.optimizer.learning_rate
             )
 
-    def init(self, key: jax.Array, weights: Mapping[str, Any] | None = None) -> TrainState:
+    def init(self, key: jax.Array, weights: Mapping[str, chex.Array] | None = None) -> TrainState:
         """Returns the state before the first step.
 
         Args:
@@ -141,12 +143,20 @@ class Program:
         )
 
     def step(self, state: TrainState, data: Examples) -> tuple[TrainState, Released]:
-        """Draws a batch and takes one private step; jit-able, of fixed shapes."""
+        """Draws a batch and takes one private step; jit-able, of fixed shapes.
+
+        Args:
+            state: where the run is.
+            data: all private examples.
+
+        Returns:
+            The new state, and the public numbers of the step.
+        """
         grads = self.gradients_of(state)(state.params, data, self.draw(state))
         return self.finish(state, grads)
 
     def advance(
-        self, state: TrainState, data: Examples, steps: Any, most: int
+        self, state: TrainState, data: Examples, steps: chex.Numeric, most: int
     ) -> tuple[TrainState, Released]:
         """Takes `steps` steps as one loop; jit-able, compiled once for any number of them.
 
@@ -171,7 +181,11 @@ class Program:
         return jax.lax.fori_loop(0, steps, body, (state, unknown))
 
     def draw(self, state: TrainState) -> Drawn:
-        """Returns the batch of this step: of this device's rows, on a mesh."""
+        """Returns the batch of this step: of this device's rows, on a mesh.
+
+        Args:
+            state: where the run is.
+        """
         part = None
         if self.axis is not None:
             rows = -(-self.plan.dataset_size // jax.lax.axis_size(self.axis))
@@ -179,13 +193,19 @@ class Program:
         return self.plan.sampling.draw(state.key, state.step, part, self.sharding)
 
     def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
-        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does."""
+        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does.
+
+        Args:
+            state: where the run is.
+        """
         config = self.plan.experiment.train
         key = noise.fold(noise.stream(state.key, "augment"), state.step)
         loss = self.loss(state.frozen, key)
         return per_example_grads(loss, config.engine, config.chunk, sharding=self.sharding)
 
-    def loss(self, frozen: Any, key: jax.Array) -> Callable[[Any, Examples], jax.Array]:
+    def loss(
+        self, frozen: chex.ArrayTree, key: jax.Array
+    ) -> Callable[[chex.ArrayTree, Examples], jax.Array]:
         """Returns the loss of ONE example, ``loss(params, example)``, for this step.
 
         Args:
@@ -195,7 +215,7 @@ class Program:
 
         config = self.plan.experiment.train
 
-        def plain(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        def plain(params: chex.ArrayTree, x: jax.Array, y: jax.Array) -> jax.Array:
             logits = self._logits(Parameters(params, frozen).merged(), x)
             return _loss(logits, y)
 
@@ -203,19 +223,35 @@ class Program:
             return lambda params, example: plain(params, self._scaled(example.x), example.y)
         mean = augmented(plain, config.augment, config.multiplicity)
 
-        def loss(params: Any, example: Examples) -> jax.Array:
+        def loss(params: chex.ArrayTree, example: Examples) -> jax.Array:
             own = jax.random.fold_in(key, example.row)
             return mean(params, self._scaled(example.x), example.y, own)
 
         return loss
 
-    def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> Any:
-        """Returns the clipped sum over a part of a batch that the host feeds; private."""
+    def clipped_sum(self, state: TrainState, rows: Examples, packed: Packed) -> ClippedSum:
+        """Returns the clipped sum over a part of a batch that the host feeds; private.
+
+        Args:
+            state: where the run is.
+            rows: the examples of the part.
+            packed: which rows of the data set they are, and how many are real.
+        """
         grads = self.gradients_of(state)(state.params, rows, packed)
         return self._method(state.vary).clipped_sum(grads, state.opt_state)
 
-    def finish(self, state: TrainState, grads: Any) -> tuple[TrainState, Released]:
-        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts."""
+    def finish(
+        self, state: TrainState, grads: PerExampleGrads | ClippedSum
+    ) -> tuple[TrainState, Released]:
+        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts.
+
+        Args:
+            state: where the run is.
+            grads: the gradients of the batch, or the clipped sum over it.
+
+        Returns:
+            The new state, and the public numbers of the step.
+        """
         tx = self._transformation(state.vary, state.key)  # the noise key in use is the state's own
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -228,7 +264,12 @@ class Program:
         return new, released_of(new)
 
     def evaluate(self, state: TrainState, examples: Examples) -> Scores:
-        """Returns accuracy and loss on held-out examples, of the average where there is one."""
+        """Returns accuracy and loss on held-out examples, of the average where there is one.
+
+        Args:
+            state: where the run is.
+            examples: the held-out examples.
+        """
         right, losses = self.outcomes(state, examples)
         return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
 
@@ -236,6 +277,10 @@ class Program:
         """Returns for each held-out example whether it is classified right, and its loss.
 
         Of several labels at once, it is the share that is right. Nothing is augmented.
+
+        Args:
+            state: where the run is.
+            examples: the held-out examples.
         """
         params = self.released_params(state)
 
@@ -246,12 +291,16 @@ class Program:
         size = min(_EVALUATED_AT_ONCE, examples.y.shape[0])
         return jax.lax.map(one, examples, batch_size=size)
 
-    def released_params(self, state: TrainState) -> Any:
-        """Returns all parameters as they are evaluated and published."""
+    def released_params(self, state: TrainState) -> chex.ArrayTree:
+        """Returns all parameters as they are evaluated and published.
+
+        Args:
+            state: where the run is.
+        """
         averaged = self.plan.experiment.train.ema is not None
         return Parameters(state.ema if averaged else state.params, state.frozen).merged()
 
-    def _logits(self, params: Any, x: jax.Array) -> jax.Array:
+    def _logits(self, params: chex.ArrayTree, x: jax.Array) -> jax.Array:
         precision = self.plan.experiment.train.precision
         if precision is None:
             return self.network.apply(params, x)
@@ -269,7 +318,7 @@ class Program:
         mean, std = (jnp.asarray(v, jnp.float32) for v in (self.pixels.mean, self.pixels.std))
         return (x.astype(jnp.float32) / self.pixels.full - mean) / std
 
-    def _averaged(self, state: TrainState, params: Any) -> Any:
+    def _averaged(self, state: TrainState, params: chex.ArrayTree) -> chex.ArrayTree:
         """Follows the parameters, faster at first, so that the start is soon forgotten."""
         decay = self.plan.experiment.train.ema
         if decay is None:
@@ -279,7 +328,7 @@ class Program:
         return optax.incremental_update(params, state.ema, rate)
 
     def _transformation(
-        self, vary: Mapping[str, Any], key: jax.Array
+        self, vary: Mapping[str, jax.Array], key: jax.Array
     ) -> optax.GradientTransformationExtraArgs:
         plan = self.plan
         private = self._method(vary).transformation(plan.sampling, key, self.axis)
@@ -288,17 +337,22 @@ class Program:
         optimizer = build_optimizer(plan.experiment.optimizer, plan.asked, rate)
         return optax.chain(private, optimizer)
 
-    def _method(self, vary: Mapping[str, Any]) -> Release:
+    def _method(self, vary: Mapping[str, jax.Array]) -> Release:
         threshold, method = vary.get("method.threshold"), self.plan.method
         if threshold is None or not isinstance(method, Mechanism):
             return method
         return method.replace(threshold=lambda step: threshold)
 
     def own_value(self, path: str) -> float:
-        """Returns the plan's own value of a number in `VARIABLE`."""
+        """Returns the plan's own value of a number in `VARIABLE`.
+
+        Args:
+            path: a name in `VARIABLE`.
+        """
         if path == "method.threshold":
             return _fixed_threshold(self.plan.method)
-        return self.plan.experiment.optimizer.learning_rate
+        rate = self.plan.experiment.optimizer.learning_rate
+        return _checks.positive("optimizer.learning_rate", rate)
 
 
 def _loss(logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -335,6 +389,16 @@ def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str
         experiment: the experiment; it is resolved here.
         dataset: the data set; its training examples are the private ones.
         varied: see `Program`.
+
+    Raises:
+        ValueError: if the experiment is of another data set, or cannot run; names the field.
+
+    Example:
+        >>> from dpjax.train import load_dataset
+        >>> experiment = Experiment().set("method.noise_multiplier", 1.0)
+        >>> program = build_program(experiment, load_dataset(experiment))
+        >>> program.plan.steps, program.network.name
+        (57, 'mlp')
     """
     if dataset.name != experiment.data.name:
         raise ValueError(f"data.name = {experiment.data.name!r}: expected {dataset.name!r}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class Result:
     accuracy: float
     ledger: Ledger | None
     epsilon: float | None
-    threshold: Any
+    threshold: float | list[float] | None
     seconds: float
     state: TrainState
 
@@ -115,6 +115,14 @@ def train(
             in another environment, or on other data.
         Preempted: the process was sent SIGTERM. The run was saved first.
         LostProcessError: there were several processes, and another one has ended.
+
+    Example:
+        >>> from dpjax.train import load_dataset
+        >>> experiment = Experiment().set("privacy.epsilon", 2.0)
+        >>> dataset = load_dataset(experiment)
+        >>> result = train(experiment, dataset, Path("run"))[0]  # doctest: +SKIP
+        >>> result.epsilon <= 2.0, result.accuracy > 0.5  # doctest: +SKIP
+        (True, True)
     """
     varied = dict(vary or {})
     dataset = with_frozen_states(experiment, dataset)
@@ -323,7 +331,7 @@ class _Loop:
         self._step = int(runs[0].state.step)
         self._first = self._saved_step = self._step
         self._stop = _StopRequest()
-        self._last: list[dict[str, Any]] = []
+        self._last: list[Evaluation] = []
         self._spent: tuple[int, float | None] | None = None
         self._trace, self._tracing = config.trace, False
 
@@ -379,10 +387,10 @@ class _Loop:
                 if self._step == total or self._save_is_due():
                     self._save()
 
-    def _evaluated_before(self) -> list[dict[str, Any]]:
+    def _evaluated_before(self) -> list[Evaluation]:
         """Returns what the books of a run that was at its end say of its state, if they do."""
         rows = [run.folder.released()[-1:] for run in self._runs]
-        found = [row[0] for row in rows if row and row[0]["step"] == self._step]
+        found: list[Evaluation] = [row[0] for row in rows if row and row[0]["step"] == self._step]
         return found if len(found) == len(self._runs) else []
 
     def _traced(self) -> list[int]:
@@ -493,7 +501,7 @@ class _Loop:
             replace(run, state=self._of(self._state, i)) for i, run in enumerate(self._runs)
         ]
 
-    def _of(self, tree: Any, member: int) -> Any:
+    def _of(self, tree: mesh.Tree, member: int) -> mesh.Tree:
         """Returns one member's part of what the runner gives."""
         if len(self._runs) == 1:
             return tree
@@ -506,7 +514,7 @@ class _Loop:
             self._result(run, row, seconds) for run, row in zip(self._runs, self._last, strict=True)
         ]
 
-    def _result(self, run: Run, last: Mapping[str, Any], seconds: float) -> Result:
+    def _result(self, run: Run, last: Evaluation, seconds: float) -> Result:
         if mesh.is_primary():
             run.folder.write_statement(run.statement(self._step))
             run.folder.write_timing(

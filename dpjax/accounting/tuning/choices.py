@@ -132,7 +132,15 @@ class liu_talwar(Tuning):
         return math.log(1 / self.delta_2) / self.stopping
 
     def per_run(self, epsilon: float, delta: float) -> tuple[float, float]:
-        """Returns the (eps_1, delta_1) of each run for a total budget."""
+        """Returns the (eps_1, delta_1) of each run for a total budget.
+
+        Args:
+            epsilon: the epsilon of the whole search.
+            delta: the delta of the whole search.
+
+        Raises:
+            ValueError: if the budget leaves nothing for a run.
+        """
         delta_1 = self._delta_1(delta)
         epsilon_1 = (_checks.positive("epsilon", epsilon) - 3 * math.sqrt(2 * delta_1)) / 3
         if not epsilon_1 > 0:
@@ -307,7 +315,12 @@ class disjoint_split(Tuning):
         )
 
     def parts(self, key: jax.Array, dataset_size: int) -> list[np.ndarray]:
-        """Returns the rows of each candidate's part, followed by those used for the choice."""
+        """Returns the rows of each candidate's part, followed by those used for the choice.
+
+        Args:
+            key: draws the part of each row.
+            dataset_size: N, the number of rows.
+        """
         size = _checks.integer("dataset_size", dataset_size, at_least=self.candidates + 1)
         # By row number, so that adding or removing a row leaves all others in their parts.
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(size))
@@ -325,7 +338,12 @@ class disjoint_split(Tuning):
         delta: float,
         scoring: GaussianQuery | LaplaceQuery | None = None,
     ) -> Search:
-        """Returns the search; each run gets the whole budget on its own part."""
+        """Returns the search; each run gets the whole budget on its own part.
+
+        Raises:
+            ValueError: if there is a `scoring`, which the choice itself replaces, or the choice
+                alone spends more than `epsilon`.
+        """
         if scoring is not None:
             raise ValueError(f"scoring = {scoring!r}: expected None, the choice itself is private")
         if not self.selection <= _checks.positive("epsilon", epsilon):
@@ -349,7 +367,7 @@ class disjoint_split(Tuning):
         return list(range(candidates))
 
     def best(self, rng: np.random.Generator, scores: object) -> int:
-        """Draws by the exponential mechanism."""
+        """Returns the run that the exponential mechanism draws."""
         errors = -np.asarray(scores, float)
         if not np.all(np.isfinite(errors) & (errors >= 0) & (errors == np.round(errors))):
             raise ValueError(

@@ -95,21 +95,50 @@ class Tuning(Record):
         return Search(self, found, sampling, steps, scoring)
 
     def event(self, run: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-        """Returns the event of the whole search, if `composes` is True."""
+        """Returns the event of the whole search, if `composes` is True.
+
+        Args:
+            run: the event of one run with its score.
+        """
         raise NotImplementedError
 
     def total(
         self, run: dp_accounting.DpEvent, relation: NeighboringRelation, delta: float
     ) -> Bound:
-        """Returns the epsilon of the whole search, from the event of one run with its score."""
+        """Returns the epsilon of the whole search, from the event of one run with its score.
+
+        Args:
+            run: the event of one run with its score.
+            relation: the neighbouring relation.
+            delta: the delta of the whole search.
+        """
         raise NotImplementedError
 
     def trials(self, rng: np.random.Generator, candidates: int) -> list[int]:
-        """Draws the candidates to run, in order; their number is private."""
+        """Draws the candidates to run, in order; their number is private.
+
+        Args:
+            rng: draws how many candidates are tried, and which.
+            candidates: how many there are.
+
+        Returns:
+            The numbers of the candidates; one may come several times.
+
+        Raises:
+            ValueError: if the search was accounted for another number of candidates.
+        """
         raise NotImplementedError
 
     def best(self, rng: np.random.Generator, scores: Sequence[float]) -> int:
-        """Returns the index of the winning run."""
+        """Returns the index of the winning run.
+
+        Args:
+            rng: draws the winner, if the choice is random.
+            scores: the scores of the runs, in order.
+
+        Raises:
+            ValueError: if the choice needs scores of another kind.
+        """
         del rng
         return int(np.argmax(scores))
 
@@ -160,13 +189,23 @@ class Search(Record):
         noise_multipliers(self.mechanism, self.steps)
 
     def epsilon(self, delta: float, relation: NeighboringRelation | str | None = None) -> Bound:
-        """Returns the epsilon of the whole search, under the sampler's own relation or another."""
+        """Returns the epsilon of the whole search, under the sampler's own relation or another.
+
+        Args:
+            delta: in (0, 1).
+            relation: the neighbouring relation; None for the sampling's own.
+        """
         relation = as_relation(relation, self.sampling)
         run = self._one_run(relation, self.tuning.accountant)
         return self.tuning.total(run, relation, _checks.fraction("delta", delta))
 
     def event(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
-        """Returns the event of the whole search, if its tuning composes."""
+        """Returns the event of the whole search, if its tuning composes.
+
+        Args:
+            relation: the neighbouring relation.
+            accountant: the accountant that the event is for.
+        """
         return self.tuning.event(self._one_run(relation, accountant))
 
     def _one_run(self, relation: NeighboringRelation, accountant: str) -> dp_accounting.DpEvent:
@@ -188,6 +227,12 @@ class Search(Record):
             candidates: the candidates; public, and as many as `tuning` was given.
             key: the key of the whole search; each run gets its own.
             delta: the delta of the returned epsilon.
+
+        Returns:
+            The winner, and what the search spent; nothing else may be published.
+
+        Raises:
+            ValueError: if there are no candidates, or not as many as were accounted for.
         """
         if not len(candidates):
             raise ValueError("candidates: expected at least one")

@@ -23,13 +23,13 @@ from dpjax.gradients.ghost.trace import (
     Call,
     Evaluation,
     Level,
-    Loop,
     Meet,
     Meeting,
     Node,
     Plain,
-    Program,
     Scan,
+    ScanLoop,
+    TracedLoss,
 )
 from dpjax.gradients.jaxprs import evaluate
 from dpjax.gradients.platforms import Platform
@@ -57,7 +57,7 @@ class Pass(NamedTuple):
 
 
 def backward_pass(
-    program: Program, leaves: Sequence[jax.Array], data: chex.ArrayTree, zero: jax.Array | None
+    program: TracedLoss, leaves: Sequence[jax.Array], data: chex.ArrayTree, zero: jax.Array | None
 ) -> Pass:
     """Returns losses, auxiliary outputs, kept operands and cotangents of all examples.
 
@@ -82,7 +82,7 @@ def backward_pass(
         # Differentiate each example, then batch: the derivative of a batched convolution may mix
         # examples if one is not finite.
         def one(tap: _PerMeeting, args: list[jax.Array]) -> tuple[chex.ArrayTree, ...]:
-            run = _Run(program, leaves, zero)
+            run = _LossEvaluation(program, leaves, zero)
             loss, pull, others = jax.vjp(lambda tap: run.loss(tap, args), tap, has_aux=True)
             return loss, *others, pull(jnp.ones_like(loss))[0]
 
@@ -191,7 +191,9 @@ class _Memo:
         return [jnp.asarray(x) for x in apply(*values)]
 
 
-def _in_all_turns(value: jax.Array, own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> jax.Array:
+def _in_all_turns(
+    value: jax.Array, own: tuple[ScanLoop, ...], loops: tuple[ScanLoop, ...]
+) -> jax.Array:
     """Repeats a value that is stacked over some loops along the iterations of the others."""
     value = jnp.asarray(value)
     for axis, loop in enumerate(loops):
@@ -201,11 +203,11 @@ def _in_all_turns(value: jax.Array, own: tuple[Loop, ...], loops: tuple[Loop, ..
     return value
 
 
-class _Run:
+class _LossEvaluation:
     """One evaluation of the loss of one example."""
 
     def __init__(
-        self, program: Program, leaves: Sequence[jax.Array], zero: jax.Array | None
+        self, program: TracedLoss, leaves: Sequence[jax.Array], zero: jax.Array | None
     ) -> None:
         self._program = program
         self._leaves = leaves

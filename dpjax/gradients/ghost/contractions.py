@@ -17,15 +17,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from dpjax.devices import varying, varying_zero
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.ghost.trace import Meeting, Node
-from dpjax.gradients.jaxprs import evaluate, is_differentiable, is_float
+from dpjax.gradients.jaxprs import aval_of, evaluate, is_differentiable, is_float
 from dpjax.gradients.norms import settled
 from dpjax.gradients.platforms import Platform
 from dpjax.twofloat import accumulation_dtype
@@ -126,7 +126,7 @@ class Site:
         """Returns both factors of one example in an accumulation dtype; see `layouts`."""
         assert self.product is not None
         (operand,), (cotangent,) = given.kept, given.cotangents
-        of: Any = partial(self.product.factors, platform)
+        of: Callable[..., _Factors] = partial(self.product.factors, platform)
         for _ in self.meeting.loops:
             of = jax.vmap(of)
         a, b = of(wide(operand), wide(cotangent))
@@ -212,7 +212,7 @@ class Site:
         if self.meeting.eqn is None:
             found = given.cotangents[0]
         else:
-            pull: Any = partial(self._pull, parameters)
+            pull: Callable[..., jax.Array] = partial(self._pull, parameters)
             for loop in reversed(self.meeting.loops):
                 axes = [0 if loop in node.loops else None for node in self.meeting.nodes.values()]
                 pull = jax.vmap(pull, in_axes=(0, axes))
@@ -316,7 +316,7 @@ def _transposed(
     def one(value: jax.Array, kept: Sequence[jax.Array]) -> jax.Array:
         return evaluate(meeting.eqn, meeting.operands(kept, {site.position: value}), exact)[0]
 
-    batched: Any = one
+    batched: Callable[..., jax.Array] = one
     for loop in reversed(meeting.loops):
         batched = jax.vmap(batched, in_axes=(0 if loop in site.node.loops else None, 0))
     batched = jax.vmap(batched, in_axes=(None, 0))
@@ -373,13 +373,13 @@ def _contraction(meeting: Meeting) -> _Contraction | None:
     return None
 
 
-def _dot(eqn: Any, position: int) -> _Contraction:
+def _dot(eqn: core.JaxprEqn, position: int) -> _Contraction:
     contracted, batched = eqn.params["dimension_numbers"]
     own, other = position, 1 - position
-    rank, data_rank = (eqn.invars[i].aval.ndim for i in (own, other))
+    rank, data_rank = (aval_of(eqn.invars[i]).ndim for i in (own, other))
     free = _without(rank, *contracted[own], *batched[own])
     positions = _without(data_rank, *contracted[other], *batched[other])
-    shape, data = eqn.invars[own].aval.shape, eqn.invars[other].aval.shape
+    shape, data = aval_of(eqn.invars[own]).shape, aval_of(eqn.invars[other]).shape
     sizes = (
         math.prod(shape[i] for i in batched[own]),
         math.prod(data[i] for i in positions),
@@ -404,15 +404,15 @@ def _dot(eqn: Any, position: int) -> _Contraction:
     return _Contraction(factors, "gtk", assembled, sizes, 1.0)
 
 
-def _conv(eqn: Any) -> _Contraction | None:
+def _conv(eqn: core.JaxprEqn) -> _Contraction | None:
     parameters = eqn.params
     if parameters["batch_group_count"] != 1:
         return None
     (batch, features, *space), (to, source, *window), out = parameters["dimension_numbers"]
-    image, kernel = (var.aval.shape for var in eqn.invars)
+    image, kernel = (aval_of(var).shape for var in eqn.invars)
     groups = parameters["feature_group_count"]
     offsets = [kernel[i] for i in window]
-    rows = [eqn.outvars[0].aval.shape[i] for i in out[2:]]
+    rows = [aval_of(eqn.outvars[0]).shape[i] for i in out[2:]]
     per_group, channels = kernel[source], kernel[to] // groups
     t = image[batch] * math.prod(rows)
     k = math.prod(offsets) * per_group

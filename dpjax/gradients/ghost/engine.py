@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -33,9 +33,9 @@ from dpjax.gradients.ghost.norms import (
     scaled_site_norms,
 )
 from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
-from dpjax.gradients.ghost.trace import Program, analysed
+from dpjax.gradients.ghost.trace import TracedLoss, analysed
 from dpjax.gradients.groups import GroupIndex
-from dpjax.gradients.jaxprs import is_float, needed_inside, needed_values
+from dpjax.gradients.jaxprs import aval_of, is_float, needed_inside, needed_values
 from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
@@ -81,14 +81,14 @@ class GhostChunk:
         shards: how the examples are split over devices.
     """
 
-    aux: Any
+    aux: chex.ArrayTree
     real: jax.Array
     squares: Square
     cancelling: bool
     shards: Shards
     _careful: _Careful = field(repr=False)
     _weighted: _Weighted = field(repr=False)
-    _treedef: Any = field(repr=False)
+    _treedef: chex.PyTreeDef = field(repr=False)
 
     def norms(self, groups: GroupIndex) -> jax.Array:
         """Returns (k, G) norms; a row that is not finite is +inf in all groups.
@@ -141,7 +141,9 @@ class GhostChunk:
         return math.sqrt(rows) * each
 
 
-def ghost_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> GhostChunk:
+def ghost_engine(
+    loss_fn: LossFn, params: chex.ArrayTree, chunk: Chunk, key: chex.PRNGKey | None
+) -> GhostChunk:
     """Returns the chunk's norms and weighted sums without forming all its gradients.
 
     Args:
@@ -153,7 +155,9 @@ def ghost_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> GhostC
     return book_kept(Work.begun(loss_fn, params, chunk, key))
 
 
-def ghost_two_pass_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> GhostChunk:
+def ghost_two_pass_engine(
+    loss_fn: LossFn, params: chex.ArrayTree, chunk: Chunk, key: chex.PRNGKey | None
+) -> GhostChunk:
     """Returns the chunk's norms and weighted sums, keeping only the norms in between.
 
     This needs the least memory, but a second pass over the examples for the weighted sum.
@@ -167,7 +171,9 @@ def ghost_two_pass_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) 
     return _unkept(Work.begun(loss_fn, params, chunk, key))
 
 
-def auto_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> ChunkGrads:
+def auto_engine(
+    loss_fn: LossFn, params: chex.ArrayTree, chunk: Chunk, key: chex.PRNGKey | None
+) -> ChunkGrads:
     """Runs the ghost engine or the vmap engine, whichever is estimated to cost less.
 
     `explain` shows which one, and why.
@@ -187,17 +193,19 @@ def auto_engine(loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> ChunkGr
 class Work:
     """One pass over the examples of a chunk, and the blocks of the plan."""
 
-    program: Program
+    program: TracedLoss
     blocks: list[Block]
     leaves: list[jax.Array]
-    treedef: Any
-    data: Any
+    treedef: chex.PyTreeDef
+    data: tuple[chex.ArrayTree, ...]
     real: jax.Array
     shards: Shards
     passed: Pass
 
     @classmethod
-    def begun(cls, loss_fn: LossFn, params: Any, chunk: Chunk, key: Any) -> "Work":
+    def begun(
+        cls, loss_fn: LossFn, params: chex.ArrayTree, chunk: Chunk, key: chex.PRNGKey | None
+    ) -> "Work":
         """Traces the loss and passes over the examples."""
         data = loss_arguments(chunk, key)
         program = _program_of(loss_fn, params, data)
@@ -209,7 +217,7 @@ class Work:
         blocks = blocks_of(program)
         return cls(program, blocks, leaves, treedef, data, chunk.real, chunk.shards, passed)
 
-    def again(self, data: Any) -> "Work":
+    def again(self, data: tuple[chex.ArrayTree, ...]) -> "Work":
         """Passes over other examples."""
         passed = self.shards.pinned(
             backward_pass(self.program, self.leaves, data, varying_zero(data, self.leaves))
@@ -327,7 +335,7 @@ def _by_array(fn: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array])
         fn: maps (k, m, ...) to (k, m); small arrays of one size are stacked into one call.
         arrays: each with a leading axis of rows.
     """
-    alike: dict[Any, list[int]] = {}
+    alike: dict[Hashable, list[int]] = {}
     for i, x in enumerate(arrays):
         size = math.prod(x.shape[1:])
         alone = mesh_of(x) is not None or size > _SMALL
@@ -358,7 +366,11 @@ def _scaled_lengths(x: jax.Array) -> jax.Array:
 
 
 def _measured_row(
-    platform: Platform, work: Work, blocks: Sequence[Block], keep: bool, given: Any
+    platform: Platform,
+    work: Work,
+    blocks: Sequence[Block],
+    keep: bool,
+    given: Sequence[Sequence[Given]],
 ) -> tuple[list[Square], dict[int, jax.Array]]:
     """Returns one example's squares, those from inner products first, and its kept gradients."""
     inner: list[tuple[Block, Gram]] = []
@@ -434,7 +446,7 @@ def _careful_norms(
             places = left.astype(jnp.int32)
             return jnp.argmax(places)[None] if at_once == 1 else jax.lax.top_k(places, at_once)[1]
 
-        def taken(tree: Any, places: jax.Array) -> Any:
+        def taken(tree: chex.ArrayTree, places: jax.Array) -> chex.ArrayTree:
             if at_once > 1:
                 return jax.tree.map(lambda x: x.at[places].get(mode="promise_in_bounds"), tree)
             return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, places[0], 1), tree)
@@ -462,7 +474,7 @@ def _careful_norms(
 
 
 def _careful_row(
-    platform: Platform, work: Work, blocks: Sequence[Block], given: Sequence[Any]
+    platform: Platform, work: Work, blocks: Sequence[Block], given: Sequence[Sequence[Given]]
 ) -> jax.Array:
     """Returns one example's norms of the blocks' leaves, one after another."""
     gradients: dict[int, jax.Array] = {}
@@ -498,7 +510,9 @@ def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
         weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
     ) -> list[jax.Array]:
         def summed(platform: Platform) -> dict[int, jax.Array]:
-            def of_shard(weights: jax.Array, rows: Any) -> dict[int, jax.Array]:
+            def of_shard(
+                weights: jax.Array, rows: tuple[dict[int, jax.Array], dict[int, Given]]
+            ) -> dict[int, jax.Array]:
                 formed, given = rows
                 found = {
                     i: _weighted_rows(platform, weights[:, groups.of_leaf[i]], x)
@@ -608,8 +622,8 @@ def _second_pass(work: Work) -> _Weighted:
 def _rounds_to_half(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> bool:
     """Returns whether needed results of a program depend on values in half precision."""
 
-    def half(var: Any) -> bool:
-        return is_float(var.aval) and jnp.finfo(var.aval.dtype).bits < 32
+    def half(var: core.Var) -> bool:
+        return is_float(var.aval) and jnp.finfo(aval_of(var).dtype).bits < 32
 
     values = needed_values(jaxpr, needed)
     if any(map(half, values - set(jaxpr.constvars))):
@@ -624,7 +638,7 @@ def _sums(
 ) -> list[jax.Array]:
     given = work.given(block)
     site, node = block.sites[0], block.sites[0].node
-    rows: Any = given[0]
+    rows: Any = given[0]  # of a site, or the formed gradients of each leaf
     if not _summed_at_site(block):
         form = former(platform, block, work.leaves)
         serial = platform.serial and any(map(is_large, block.sites))
@@ -645,7 +659,7 @@ def _sums(
     return work.shards.each(of_shard)(weights, rows, keep)
 
 
-def _replaced(data: Any, keep: jax.Array) -> Any:
+def _replaced(data: chex.ArrayTree, keep: jax.Array) -> chex.ArrayTree:
     """Returns the rows of a shard, with a kept row in place of each row that is not kept."""
     good = jnp.argmax(keep)
 
@@ -689,10 +703,12 @@ def _weighted_rows(platform: Platform, weights: jax.Array, rows: jax.Array) -> j
     return jnp.sum(weights.reshape((-1,) + (1,) * (rows.ndim - 1)) * rows, axis=0)
 
 
-def _program_of(loss_fn: LossFn, params: Any, data: Any) -> Program:
+def _program_of(
+    loss_fn: LossFn, params: chex.ArrayTree, data: tuple[chex.ArrayTree, ...]
+) -> TracedLoss:
     """Returns the program of a loss, from data with a leading axis of examples."""
 
-    def first(leaf: Any) -> jax.Array:
+    def first(leaf: chex.Array) -> jax.Array:
         # From a real example, since its type may say over which devices it varies.
         leaf = jnp.asarray(leaf)
         return leaf[0] if len(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype)

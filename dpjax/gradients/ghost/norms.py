@@ -16,9 +16,9 @@ The gradient of a table is zero except in the rows that were looked up, so its n
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -141,7 +141,7 @@ def _lengths(factor: jax.Array) -> jax.Array:
     return jnp.sqrt(row_squares(near[0])) * powers
 
 
-def _of_lengths(platform: Platform, site: Site, dtype: Any) -> float:
+def _of_lengths(platform: Platform, site: Site, dtype: jnp.dtype) -> float:
     """Returns the factor of ``|a| |b|`` in `rounding`, with room for that product's rounding."""
     own = site.arithmetic(platform)
     g, t, k, c = site.sizes
@@ -204,7 +204,7 @@ def scaled_norms(arrays: Sequence[jax.Array]) -> jax.Array:
     >>> [float(n) for n in scaled_norms([jnp.array([3.0, 4.0]) * 2.0**100, jnp.array([jnp.nan])])]
     [6.338253001141147e+30, inf]
     """
-    alike: dict[Any, list[int]] = {}
+    alike: dict[Hashable, list[int]] = {}
     for i, x in enumerate(arrays):
         alike.setdefault(i if mesh_of(x) is not None else (x.size, x.dtype), []).append(i)
     stacks = []
@@ -287,7 +287,8 @@ def _rows(site: Site, given: Given) -> tuple[jax.Array, jax.Array]:
     axis = lookup_axis(meeting) or 0
     rows = site.node.aval.shape[axis]
     entries = math.prod(site.node.aval.shape) // max(1, rows)
-    of: Any = partial(_gathered, meeting) if meeting.name == "gather" else _sliced
+    of: Callable[..., tuple[jax.Array, jax.Array]]
+    of = partial(_gathered, meeting) if meeting.name == "gather" else _sliced
     for _ in meeting.loops:
         of = jax.vmap(of)
     indices = given.kept[0 if meeting.name == "gather" else axis]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import chex
 
 from dpjax.gradients.ghost.contractions import Site, is_lookup, lookup_sizes, sites_of
-from dpjax.gradients.ghost.trace import Program, analysed
+from dpjax.gradients.ghost.trace import TracedLoss, analysed
 from dpjax.gradients.groups import leaf_paths
 
 __all__ = [
@@ -67,7 +67,7 @@ class Block:
     why: str
 
 
-def blocks_of(program: Program) -> list[Block]:
+def blocks_of(program: TracedLoss) -> list[Block]:
     """Returns the blocks of a program; a leaf that meets no data is in none."""
     sites = sites_of(program.meetings)
     return [_block(leaves, mine) for leaves, mine in _components(sites)]

@@ -32,19 +32,19 @@ __all__ = [
     "Call",
     "Evaluation",
     "Level",
-    "Loop",
     "Meet",
     "Meeting",
     "Node",
     "Plain",
-    "Program",
     "Scan",
+    "ScanLoop",
+    "TracedLoss",
     "analysed",
 ]
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class ScanLoop:
     """A scan that parameters enter, and its number of iterations."""
 
     length: int
@@ -68,7 +68,7 @@ class Node:
 
     aval: jax.ShapeDtypeStruct
     leaves: frozenset[int] = frozenset()
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[ScanLoop, ...] = ()
     preserves: bool = False
     index: int | None = None
     value: Any = None
@@ -100,7 +100,7 @@ class Evaluation:
 
     eqn: core.JaxprEqn
     inputs: tuple[Node, ...]
-    loops: tuple[Loop, ...]
+    loops: tuple[ScanLoop, ...]
     linear: bool
 
 
@@ -124,7 +124,7 @@ class Meeting:
     kept: tuple[int, ...]
     tapped: tuple[int, ...]
     avals: tuple[jax.ShapeDtypeStruct, ...]
-    loops: tuple[Loop, ...]
+    loops: tuple[ScanLoop, ...]
 
     @property
     def name(self) -> str:
@@ -213,7 +213,7 @@ class Level:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class TracedLoss:
     """The program of a loss, and all its meetings.
 
     Attributes:
@@ -231,7 +231,7 @@ class Program:
 
 def analysed(
     loss_fn: Callable[..., chex.ArrayTree], params: chex.ArrayTree, *data: chex.ArrayTree
-) -> Program:
+) -> TracedLoss:
     """Traces a loss of one example and finds where its parameters meet the example.
 
     Args:
@@ -250,7 +250,9 @@ def analysed(
     # The loss is the first result, and the only one that is differentiated.
     needed = [i == 0 for i in range(len(traced.jaxpr.outvars))]
     level = finder.level(traced.jaxpr, traced.consts, needed, kinds, (), force=True)
-    return Program(level, tuple(finder.meetings), tuple(avals[:count]), jax.tree.structure(shapes))
+    return TracedLoss(
+        level, tuple(finder.meetings), tuple(avals[:count]), jax.tree.structure(shapes)
+    )
 
 
 class _Finder:
@@ -265,7 +267,7 @@ class _Finder:
         consts: Sequence[jax.Array],
         needed: Sequence[bool],
         kinds: Sequence[Node | None],
-        loops: tuple[Loop, ...],
+        loops: tuple[ScanLoop, ...],
         force: bool,
     ) -> Level:
         nodes: dict[core.Var, Node] = {}
@@ -288,7 +290,7 @@ class _Finder:
         needed: Sequence[bool],
         nodes: dict[core.Var, Node],
         steps: list[Step],
-        loops: tuple[Loop, ...],
+        loops: tuple[ScanLoop, ...],
     ) -> None:
         kinds = [_kind(atom, nodes) for atom in eqn.invars]
         called = called_program(eqn)
@@ -318,7 +320,7 @@ class _Finder:
         eqn: core.JaxprEqn,
         tapped: tuple[int, ...],
         kinds: Sequence[Node | None],
-        loops: tuple[Loop, ...],
+        loops: tuple[ScanLoop, ...],
     ) -> Meeting:
         own = {i: kind for i, kind in enumerate(kinds) if kind is not None and kind.differentiable}
         # The derivative of a sum with respect to one term does not need the others.
@@ -330,7 +332,7 @@ class _Finder:
         return meeting
 
     def _forced(
-        self, kinds: Mapping[int, Node | None], loops: tuple[Loop, ...]
+        self, kinds: Mapping[int, Node | None], loops: tuple[ScanLoop, ...]
     ) -> dict[int, Meeting]:
         """Returns a meeting for each value of parameters alone that must be treated as data."""
         forced: dict[int, Meeting] = {}
@@ -346,14 +348,14 @@ class _Finder:
         eqn: core.JaxprEqn,
         needed: Sequence[bool],
         kinds: Sequence[Node | None],
-        loops: tuple[Loop, ...],
+        loops: tuple[ScanLoop, ...],
     ) -> Scan:
         consts = eqn.params["num_consts"]
         carried = range(consts, consts + eqn.params["num_carry"])
         ((_, inside),) = needed_inside(eqn, needed)
         forced = self._forced({i: kinds[i] for i in carried if inside[i - consts]}, loops)
         closed = eqn.params["jaxpr"]
-        loop = Loop(eqn.params["length"])
+        loop = ScanLoop(eqn.params["length"])
         bases = {
             i: _in_loop(kind, var.aval, None if i < consts else loop)
             for i, (kind, var) in enumerate(zip(kinds, closed.jaxpr.invars, strict=True))
@@ -371,13 +373,15 @@ def _kind(atom: core.Var | core.Literal, nodes: dict[core.Var, Node]) -> Node | 
     )
 
 
-def _in_loop(source: Node, aval: jax.ShapeDtypeStruct, loop: Loop | None) -> Node:
+def _in_loop(source: Node, aval: jax.ShapeDtypeStruct, loop: ScanLoop | None) -> Node:
     """Returns a node as a loop's body sees it: the same in all iterations, or a slice for each."""
     loops = source.loops if loop is None else (*source.loops, loop)
     return Node(aval, source.leaves, loops, source.preserves, source=source)
 
 
-def _results(eqn: core.JaxprEqn, inputs: Sequence[Node], around: tuple[Loop, ...]) -> list[Node]:
+def _results(
+    eqn: core.JaxprEqn, inputs: Sequence[Node], around: tuple[ScanLoop, ...]
+) -> list[Node]:
     """Returns the nodes of an equation's results.
 
     A value that is the same in all iterations of a loop is evaluated once, and its derivative is

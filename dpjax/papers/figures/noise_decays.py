@@ -11,13 +11,13 @@ from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_epsilon_as_printed
 from dpjax.sampling import Poisson
 from dpjax.schedules import steps_of
 
-__all__ = ["DECAYS", "Decay", "noise_decay"]
+__all__ = ["DECAYS", "NoiseDecay", "noise_decay"]
 
 DECAYS = ("linear", "time", "step", "exponential")
 """The paper's names; its "linear" is geometric."""
 
 
-class Decay(NamedTuple):
+class NoiseDecay(NamedTuple):
     """One decay over a run.
 
     Attributes:
@@ -43,7 +43,7 @@ def noise_decay(
     epochs: int = 100,
     delta: float = 1e-5,
     every: int = 10,
-) -> Decay:
+) -> NoiseDecay:
     """Returns a decay with the paper's rates, and both epsilons.
 
     Args:
@@ -72,7 +72,7 @@ def noise_decay(
         ).epsilon
         for e in reached
     ]
-    return Decay(name, np.asarray(sigmas), reached, np.asarray(spent), np.asarray(printed))
+    return NoiseDecay(name, np.asarray(sigmas), reached, np.asarray(spent), np.asarray(printed))
 
 
 def _spent(method: Mechanism, sampling: Poisson, steps: int, delta: float) -> float:

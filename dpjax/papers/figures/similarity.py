@@ -3,8 +3,9 @@
 import csv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,14 +127,14 @@ def similarity_rows(
     return rows
 
 
-def cosine(one: Any, other: Any) -> jax.Array:
+def cosine(one: chex.ArrayTree, other: chex.ArrayTree) -> jax.Array:
     """Returns the cosine of the angle between two pytrees as vectors; 0 if one is zero.
 
     >>> round(float(cosine({"a": jnp.ones(2)}, {"a": jnp.array([1.0, 0.0])})), 4)
     0.7071
     """
 
-    def dot(a: Any, b: Any) -> jax.Array:
+    def dot(a: chex.ArrayTree, b: chex.ArrayTree) -> jax.Array:
         return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b))))
 
     lengths = jnp.sqrt(dot(one, one)) * jnp.sqrt(dot(other, other))

@@ -1,7 +1,7 @@
 """The expected squared error of a clipped, noisy gradient against C (DC-SGD's section III-D)."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -186,7 +186,7 @@ def picked_thresholds(
         release.batch_size, release.dimension, jnp.float32(release.sigma), sigma_h
     )
 
-    def step(state: HistogramState, key: jax.Array) -> tuple[Any, jax.Array]:
+    def step(state: HistogramState, key: jax.Array) -> tuple[HistogramState, jax.Array]:
         batch, histogram = jax.random.split(key)
         drawn = jax.random.bernoulli(batch, release.batch_size / len(norms), shown.shape)
         total = drawn.astype(jnp.float32) @ rule.statistic(shown, state)

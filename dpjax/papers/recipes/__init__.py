@@ -26,8 +26,9 @@ def recipe_of(cell: Cell, found: Findings | None = None) -> Recipe:
         cell: the number.
         found: the known results of prerequisites.
 
-    >>> from dpjax.papers.printed_numbers import cell_named
-    >>> recipe_of(cell_named("psasc/III/mnist/4-layer-cnn/3/dp-psac")).experiment.method["name"]
-    'psac'
+    Example:
+        >>> from dpjax.papers.printed_numbers import cell_named
+        >>> recipe_of(cell_named("psasc/III/mnist/4-layer-cnn/3/dp-psac")).experiment.method["name"]
+        'psac'
     """
     return _RECIPES[cell.paper](cell, found or Findings())

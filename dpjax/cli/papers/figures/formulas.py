@@ -8,7 +8,7 @@ from dpjax.cli import figures
 from dpjax.cli.figures import End
 from dpjax.cli.papers.figures import Figure, Sources
 from dpjax.papers.figures.clipped_norms import RuleCurve, rule_curves
-from dpjax.papers.figures.noise_decays import DECAYS, Decay, noise_decay
+from dpjax.papers.figures.noise_decays import DECAYS, NoiseDecay, noise_decay
 
 __all__ = ["CLIPPED_NORMS", "NOISE_DECAYS"]
 
@@ -88,7 +88,7 @@ def _draw_noise_decays(sources: Sources) -> Any:
     return figure
 
 
-def _draw_decay(noise: Any, cost: Any, decay: Decay, style: dict[str, Any]) -> None:
+def _draw_decay(noise: Any, cost: Any, decay: NoiseDecay, style: dict[str, Any]) -> None:
     label = "linear (in truth geometric)" if decay.name == "linear" else decay.name
     epochs = np.arange(len(decay.sigmas))
     steps = {"drawstyle": "steps-post", "markevery": 10, "label": label}
