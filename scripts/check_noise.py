@@ -103,8 +103,10 @@ def _itself(z: jax.Array) -> jax.Array:
     return z
 
 
-def cell_errors(total: float, std: float, angles: int = 2**13) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the Gaussian probabilities of the cells up to 5 sigma, and r of each.
+def cell_errors(
+    total: float, std: float, angles: int = 2**13
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the middles of the cells up to 5 sigma on one side, their Gaussian probabilities, r.
 
     Args:
         total: the sum, over `std`.
@@ -116,10 +118,11 @@ def cell_errors(total: float, std: float, angles: int = 2**13) -> tuple[np.ndarr
     unit, exact = float(noise.grid_unit(scale)), float(high) + float(low)
     k = math.floor(exact / unit) + np.arange(1, 1 + math.ceil(5 * std / unit))
     points = (k * unit).astype(np.float32)
-    gaussian = -np.diff(scipy.stats.norm.sf(((k + 0.5) * unit - exact) / float(scale)))
+    edges = ((k + 0.5) * unit - exact) / float(scale)
+    gaussian = -np.diff(scipy.stats.norm.sf(edges))
     given = (high, low, scale)
     tails = _mean_over_angles(normal_of_words, _released, points, *given, angles=angles)
-    return gaussian, -np.diff(tails) / gaussian - 1
+    return (edges[1:] + edges[:-1]) / 2, gaussian, -np.diff(tails) / gaussian - 1
 
 
 def _released(z: jax.Array, high: jax.Array, low: jax.Array, std: jax.Array) -> jax.Array:
@@ -306,9 +309,10 @@ def main() -> None:
         print(f"  t = {t:4.1f}   1 {ratio - 1:+.1e}")
     print("\nr of the grid's cells up to 5 sigma (cells of sigma / 16 to sigma / 32)")
     for total, std in ((0.0, 1.0), (0.3, 1.0), (0.0, 0.77), (0.3, 0.77), (7.3, 1.9)):
-        mass, r = cell_errors(total, std)
+        z, mass, r = cell_errors(total, std)
         print(f"  S = {total} sigma, sigma {std}: rms by mass {_rms(r, mass):.1e}, ", end="")
-        print(f"unweighted {_rms(r, np.ones_like(r)):.1e}, at most {np.abs(r).max():.1e}")
+        print(f"unweighted {_rms(r, np.ones_like(r)):.1e}, at most {np.abs(r).max():.1e}, ", end="")
+        print(f"sum of mass r z {np.sum(mass * r * z):+.1e}")
     print()
 
     print(f"{draws:.0e} draws beyond t sigma (either side; expected of a Gaussian on the grid)")

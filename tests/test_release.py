@@ -194,8 +194,9 @@ def test_the_end_of_the_tail_is_off_by_half_a_radius_at_most():
 def test_cells_differ_from_the_gaussian_by_what_the_page_says():
     """The largest r, where an edge is a float32 number, and the smallest."""
     for total, std, least, most in ((0.0, 0.77, 1e-6, 3e-6), (0.3, 1.0, 1e-7, 3e-7)):
-        mass, r = check.cell_errors(total, std, angles=2**11)
+        z, mass, r = check.cell_errors(total, std, angles=2**11)
         assert least < np.sqrt(np.average(r**2, weights=mass)) < most
+        assert abs(np.sum(mass * r * z)) < 1e-7
 
 
 LIMITS = np.array([0.5, 1, 2, 3, 4, 5, 6, 7])

@@ -101,7 +101,7 @@ def _cpu() -> str:
     fields = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
     told = {name.strip(): value.split() for name, value in fields.items()}
     kept = {name: told[name] for name in _CPU_FIELDS if name in told}
-    plain = json.dumps([platform.machine(), platform.processor(), kept])
+    plain = json.dumps(kept)
     return f"{platform.machine()} {hashlib.sha256(plain.encode()).hexdigest()[:12]}"
 
 

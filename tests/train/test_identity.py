@@ -55,9 +55,6 @@ ELSEWHERE = {
     "noise": lambda patch: patch.setattr(noise, "DEFINITION", "dice"),
     "device": lambda patch: patch.setattr(run_folder, "_cpu", lambda: "Z80"),
     "xla_flags": lambda patch: patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
-    "matmul_precision": lambda patch: patch.setattr(
-        jax.config, "jax_default_matmul_precision", "bfloat16"
-    ),
 }
 FLAGS = {"threefry_partitionable": "jax_threefry_partitionable", "x64": "jax_enable_x64"}
 
@@ -92,6 +89,13 @@ class TestEnvironment:
                 run(tmp_path / "run", resume=True)
         finally:
             jax.config.update(FLAGS[name], old)
+
+    def test_the_precision_of_matrix_products_counts(self, tmp_path):
+        run(tmp_path / "run", kill=5)
+        with jax.default_matmul_precision("bfloat16"):
+            refusal = "matmul_precision was 'default' and is 'bfloat16'.*rekey=True"
+            with pytest.raises(ValueError, match=refusal):
+                run(tmp_path / "run", resume=True)
 
     def test_another_accelerator_of_the_same_platform_is_another(self, monkeypatch):
         kinds = []
