@@ -231,10 +231,11 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
     and the one after it.
 
     The distribution is symmetric, never 0, and ends at SUPPORT (11.6). Between, it is discrete, on
-    float32 numbers. The map from bits to z is accurate to a few units in the last place on every
-    platform: logarithm and sine are polynomials here, and only the square root is the platform's
-    own. So ``P(|Z| > t)`` is right to 1e-5 up to 7 sigma, where `jax.random.normal` ends at -5.42
-    and 5.22.
+    float32 numbers. Logarithm and sine are polynomials here, and only the square root is the
+    platform's own. On CPU, z is accurate to a few units in the last place, and ``P(|Z| > t)`` is
+    right to 1e-5 up to 7 sigma, where `jax.random.normal` ends at -5.42 and 5.22. In a NumPy copy
+    of the map so it is with or without fused multiply-adds, and with a square root that is up to 2
+    units in the last place off; nothing is measured on other platforms.
 
     Args:
         key: the key of this one draw; never use it for another.
@@ -311,9 +312,10 @@ def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
 
     Privacy:
         Event: a Gaussian of standard deviation `std`, for sums that neighbours change by a bounded
-        amount. Two differences remain. The probability of a cell is Gaussian times ``1 + r`` with r
-        about 1e-7 (docs/noise.md), which is not accounted. Outputs beyond SUPPORT times `std` have
-        probability 0; `dpjax.accounting` adds what that can cost to delta.
+        amount. Two differences remain. The probability of a cell is Gaussian times ``1 + r``, where
+        r is 2e-7 to 2e-6 for most of the mass, which is not accounted (docs/noise.md). Outputs
+        beyond SUPPORT times `std` have probability 0; `dpjax.accounting` adds what that can cost to
+        delta.
 
     Example:
         >>> out = release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 16.0)

@@ -3,13 +3,16 @@
     python scripts/check_noise.py [--draws 1e9]
 
 Draws noise through `tx.update` and counts what lies beyond 4, 5, 5.5 and 6 sigma, beside
-`jax.random.normal`; computes the law of the map from bits to normals; and counts the outputs that
-are possible for one of two neighbouring sums only. Takes about a minute for 1e9 draws on two cores.
+`jax.random.normal`; computes the law of the map from bits to normals; counts the outputs that are
+possible for one of two neighbouring sums only; and exhibits bits that lead to each output within 11
+sigma. It does not check the bits themselves or how keys are derived: `tests/test_release.py` does.
+Takes about a minute for 1e9 draws on two cores.
 """
 
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -78,81 +81,200 @@ def plausible(counts: np.ndarray, expected: np.ndarray, confidence: float = 1e-4
     return (counts >= low) & (counts <= high)
 
 
-def tail_of_the_map(limits: np.ndarray, angles: int = 2**13, seed: int = 0) -> np.ndarray:
-    """Returns ``P(Z > t)`` of the map from bits to normals, for each t >= 0.
+Normal = Callable[[jax.Array, jax.Array], jax.Array]
+Output = Callable[..., jax.Array]
 
-    For an angle, the radii that lead beyond t are those with u below some limit: bisection over the
-    96 bits finds it through the library's own float32 map. The mean over angles is P.
+
+def normal_of_words(radius: jax.Array, angle: jax.Array) -> jax.Array:
+    """The library's map from three words of radius and one of angle to normals, in float32."""
+    return noise.normal_of_words((radius[0], radius[1], radius[2]), angle, jnp.dtype("float32"))
+
+
+def tail_of_the_map(
+    limits: np.ndarray, normal: Normal = normal_of_words, angles: int = 2**13
+) -> np.ndarray:
+    """Returns ``P(Z > t)`` of the map from bits to normals, for each t >= 0."""
+    below = np.asarray(limits, np.float32)
+    below = np.where(below > limits, np.nextafter(below, np.float32(0)), below)  # no float between
+    return _mean_over_angles(normal, _itself, below, angles=angles)
+
+
+def _itself(z: jax.Array) -> jax.Array:
+    return z
+
+
+def cell_errors(
+    total: float, std: float, angles: int = 2**13
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the middles of the cells up to 5 sigma on one side, their Gaussian probabilities, r.
+
+    Args:
+        total: the sum, over `std`.
+        std: the standard deviation of the noise.
+        angles: how many.
     """
-    rng = np.random.default_rng(seed)
+    high, low = halves(total * std)
+    scale = jnp.float32(std)
+    unit, exact = float(noise.grid_unit(scale)), float(high) + float(low)
+    k = math.floor(exact / unit) + np.arange(1, 1 + math.ceil(5 * std / unit))
+    points = (k * unit).astype(np.float32)
+    edges = ((k + 0.5) * unit - exact) / float(scale)
+    gaussian = -np.diff(scipy.stats.norm.sf(edges))
+    given = (high, low, scale)
+    tails = _mean_over_angles(normal_of_words, _released, points, *given, angles=angles)
+    return (edges[1:] + edges[:-1]) / 2, gaussian, -np.diff(tails) / gaussian - 1
+
+
+def _released(z: jax.Array, high: jax.Array, low: jax.Array, std: jax.Array) -> jax.Array:
+    return on_the_grid(high, low, std * z, std)
+
+
+def _mean_over_angles(
+    normal: Normal, output: Output, limits: np.ndarray, *given: jax.Array, angles: int
+) -> np.ndarray:
+    """Returns the probability of an output beyond each limit, for limits above the middle.
+
+    For an angle, the radii that lead there are those with u below some limit, which `_radii` finds.
+    The mean over angles is the probability.
+    """
     # The middles of equally wide strips: for a smooth periodic function their mean is the integral.
     # Random low bits, so that the rounding of g is sampled too.
     g = (np.arange(angles) + 0.5) / angles
-    bits = (g * 2**31).astype(np.uint32) ^ rng.integers(0, 2**9, angles, np.uint32)
-    angle = jnp.asarray(bits << 1)[None]
-    limits = jnp.asarray(limits, jnp.float32)[:, None]
-
-    def with_bit(words: jax.Array, i: jax.Array) -> jax.Array:
-        bit = jnp.uint32(1) << (jnp.uint32(31) - (i % 32).astype(jnp.uint32))
-        return words | jnp.where(jnp.arange(3)[:, None, None] == i // 32, bit, jnp.uint32(0))
-
-    @jax.jit
-    def search(angle: jax.Array) -> jax.Array:
-        def body(i: jax.Array, words: jax.Array) -> jax.Array:
-            trial = with_bit(words, i)
-            z = noise.normal_of_words((trial[0], trial[1], trial[2]), angle, jnp.dtype("float32"))
-            return jnp.where(z > limits, trial, words)
-
-        start = jnp.zeros((3, limits.shape[0], angle.shape[1]), jnp.uint32)
-        return jax.lax.fori_loop(0, 96, body, start)
-
-    words = np.asarray(search(angle), np.float64)
-    u = words[0] * 2.0**-32 + words[1] * 2.0**-64 + words[2] * 2.0**-96
-    return u.mean(axis=1) / 2  # half of the bits have the other sign
+    low_bits = np.random.default_rng(0).integers(0, 2**9, angles, np.uint32)
+    angle = jnp.asarray(((g * 2**31).astype(np.uint32) ^ low_bits) << 1)[None]
+    found, any_radius = _radii(normal, output, angle, jnp.asarray(limits)[:, None], *given)
+    words = np.asarray(found, np.float64)
+    u = words[0] * 2.0**-32 + words[1] * 2.0**-64 + (words[2] + 1) * 2.0**-96
+    return np.where(any_radius, u, 0.0).mean(axis=1) / 2  # half of the bits have the other sign
 
 
-def impossible(
-    release: Callable[[jax.Array, jax.Array], jax.Array], pairs: np.ndarray, draws: int = 2**16
-) -> np.ndarray:
-    """Returns, for each pair of sums, the fraction of one's outputs that the other cannot give.
+@partial(jax.jit, static_argnames=("normal", "output"))
+def _radii(
+    normal: Normal, output: Output, angle: jax.Array, limits: jax.Array, *given: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the last radius words, (3, ...), that lead beyond the limits.
 
-    An output y of S is impossible for S' if no noise n is in reach with S' + n = y as computed:
-    y - S' and its neighbours in float32 are tried as the noise.
+    Also returns whether any do: whether the first do. By bisection over the 96 bits.
 
     Args:
-        release: ``release(sum, noise) -> output``, as computed in float32.
-        pairs: (p, 2) sums S and S'.
+        normal: from words to normals.
+        output: ``output(z, *given)``, which does not fall with z.
+        angle: words of the angle, of positive sign.
+        limits: of the output.
+        given: for `output`.
+    """
+
+    def beyond(radius: jax.Array) -> jax.Array:
+        return output(normal(radius, angle), *given) > limits
+
+    def body(i: jax.Array, words: jax.Array) -> jax.Array:
+        bit = jnp.uint32(1) << (jnp.uint32(31) - (i % 32).astype(jnp.uint32))
+        trial = words | jnp.where(jnp.arange(3)[:, None, None] == i // 32, bit, jnp.uint32(0))
+        return jnp.where(beyond(trial), trial, words)
+
+    any_radius = beyond(jnp.zeros((3, 1, 1), jnp.uint32))
+    start = jnp.zeros((3, *any_radius.shape), jnp.uint32)
+    return jax.lax.fori_loop(0, 96, body, start), any_radius
+
+
+Release = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+"""From the halves of a sum, the noise and its standard deviation to an output, in float32."""
+
+
+def on_the_grid(high: jax.Array, low: jax.Array, added: jax.Array, std: jax.Array) -> jax.Array:
+    """The release of this library."""
+    return noise.on_grid(high, low, added, noise.grid_unit(std))
+
+
+def plain_sum(high: jax.Array, low: jax.Array, added: jax.Array, std: jax.Array) -> jax.Array:
+    """What most libraries release: the float32 sum."""
+    return high + (low + added)
+
+
+Halves = tuple[jax.Array, jax.Array]
+
+
+def halves(total: float) -> Halves:
+    """Returns a sum as the two floats that hold it."""
+    high = np.float32(total)
+    return jnp.float32(high), jnp.float32(total - float(high))
+
+
+def impossible(release: Release, pairs: np.ndarray, std: float, draws: int = 2**16) -> np.ndarray:
+    """Returns, for each pair of sums, the fraction of one's outputs that the other cannot give.
+
+    An output y of S is impossible for S' if no float32 number n gives S' + n = y as computed: y -
+    S' and its neighbours are tried. Which of them the sampler can draw is the matter of
+    `unreached`.
+
+    Args:
+        release: as computed in float32.
+        pairs: (p, 2) sums S and S', over `std`.
+        std: the standard deviation of the noise.
         draws: of the noise, for each.
     """
-    z = jax.random.key(1)
-    z = noise.standard_normal(z, jnp.zeros(draws))
-
-    @jax.jit
-    def fraction(s: jax.Array, other: jax.Array) -> jax.Array:
-        y = release(s, z)
-        near = y - other
-        trials = [near]
-        for direction in (-jnp.inf, jnp.inf):
-            step = near
-            for _ in range(4):
-                step = jnp.nextafter(step, jnp.float32(direction))
-                trials.append(step)
-        found = jnp.stack([release(other, trial) == y for trial in trials])
-        return jnp.mean(~jnp.any(found, axis=0))
-
-    return np.asarray([fraction(jnp.float32(a), jnp.float32(b)) for a, b in pairs])
+    scale = jnp.float32(std)
+    added = scale * noise.standard_normal(jax.random.key(1), jnp.zeros(draws))
+    fractions = [
+        _impossible(release, halves(one * std), halves(other * std), added, scale)
+        for one, other in pairs
+    ]
+    return np.asarray(fractions)
 
 
-def on_the_grid(total: jax.Array, z: jax.Array) -> jax.Array:
-    """The release of this library, for noise of standard deviation 1."""
-    return noise.on_grid(total, jnp.zeros_like(total), z, noise.grid_unit(1.0))
+@partial(jax.jit, static_argnames="release")
+def _impossible(
+    release: Release, one: Halves, other: Halves, added: jax.Array, scale: jax.Array
+) -> jax.Array:
+    y = release(*one, added, scale)
+    near = (y - other[0]) - other[1]
+    trials = [near]
+    for direction in (-jnp.inf, jnp.inf):
+        step = near
+        for _ in range(4):
+            step = jnp.nextafter(step, jnp.float32(direction))
+            trials.append(step)
+    found = jnp.stack([release(*other, trial, scale) == y for trial in trials])
+    return jnp.mean(~jnp.any(found, axis=0))
 
 
-def plain_sum(total: jax.Array, z: jax.Array) -> jax.Array:
-    """What most libraries release: the float32 sum."""
-    return total + z
+def unreached(
+    total: float, std: float, normal: Normal = normal_of_words, reach: float = 11.0
+) -> float:
+    """Returns the fraction of grid points near a sum for which no bits of the sampler are found.
+
+    For each grid point within the reach, `_radii` inverts the map from bits to normals at the noise
+    that is needed, for a random angle, and the release is computed with the normal of these bits.
+
+    Args:
+        total: the sum over `std`.
+        std: the standard deviation of the noise.
+        normal: the sampler's map from words to normals.
+        reach: in standard deviations.
+    """
+    high, low = halves(total * std)
+    scale = jnp.float32(std)
+    unit = float(noise.grid_unit(scale))
+    exact = float(high) + float(low)
+    points = unit * (np.round(exact / unit) + np.arange(-2 * 16 * 12, 2 * 16 * 12 + 1))
+    points = np.unique(points.astype(np.float32))  # which is coarser for a sum beyond 2^24 units
+    needed = (points.astype(np.float64) - exact) / float(scale)
+    inside = np.abs(needed) <= reach
+    # Repeated to one length, so that one program does for all sums.
+    points, needed = (np.resize(x[inside], 768) for x in (points, needed))
+    g = np.random.default_rng(0).uniform(0.95, 1.0, needed.size)
+    angle = jnp.asarray((g * 2**31).astype(np.uint32) << 1)[None]
+    limits = jnp.asarray(np.abs(needed), jnp.float32)[None]
+    words, _ = _radii(normal, _itself, angle, limits)
+    signed = angle | jnp.asarray(needed < 0, jnp.uint32)
+    y = _released_at(normal(words, signed)[0], high, low, scale)
+    return float(np.mean(np.asarray(y) != points))
 
 
+_released_at = jax.jit(_released)
+
+
+# Sums over sigma. As float64 numbers they have a low half, but for the powers of two.
 PAIRS = np.array(
     [
         [0.0, 1.0],
@@ -162,8 +284,15 @@ PAIRS = np.array(
         [-3.7, -2.9],
         [2.0**-20, 1.0],
         [7.0, 8.0],
+        [3e6 + 0.1, 3e6 + 0.9],
+        [-5e7 + 0.3, -5e7 + 1.2],
     ]
 )
+STDS = (1.0, 0.77, 3.1e-4, 2.5e6)
+
+
+def _rms(values: np.ndarray, weights: np.ndarray) -> float:
+    return float(np.sqrt(np.average(values**2, weights=weights)))
 
 
 def main() -> None:
@@ -175,14 +304,16 @@ def main() -> None:
     print(f"largest |z|: {noise.SUPPORT:.3f}\n")
 
     print("P(Z > t) of the map from bits to normals, over the Gaussian's")
-    limits = np.array([0.5, 1, 2, 3, 4, 5, 6, 7, 8])
+    limits = np.array([0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10.5, 11, 11.3, 11.5])
     for t, ratio in zip(limits, tail_of_the_map(limits) / scipy.stats.norm.sf(limits), strict=True):
-        print(f"  t = {t:3.1f}   1 {ratio - 1:+.1e}")
-    edges = (np.arange(0, 80) + 0.5) / 16
-    tails = tail_of_the_map(edges)
-    r = np.diff(tails) / np.diff(scipy.stats.norm.sf(edges)) - 1
-    print(f"cells of sigma / 16 up to 5 sigma: r rms {np.sqrt(np.mean(r**2)):.1e}, ", end="")
-    print(f"at most {np.abs(r).max():.1e}\n")
+        print(f"  t = {t:4.1f}   1 {ratio - 1:+.1e}")
+    print("\nr of the grid's cells up to 5 sigma (cells of sigma / 16 to sigma / 32)")
+    for total, std in ((0.0, 1.0), (0.3, 1.0), (0.0, 0.77), (0.3, 0.77), (7.3, 1.9)):
+        z, mass, r = cell_errors(total, std)
+        print(f"  S = {total} sigma, sigma {std}: rms by mass {_rms(r, mass):.1e}, ", end="")
+        print(f"unweighted {_rms(r, np.ones_like(r)):.1e}, at most {np.abs(r).max():.1e}, ", end="")
+        print(f"sum of mass r z {np.sum(mass * r * z):+.1e}")
+    print()
 
     print(f"{draws:.0e} draws beyond t sigma (either side; expected of a Gaussian on the grid)")
     sources = {"tx.update": (through_update(), 1 / 16), "jax.random.normal": (jax_normal(), 0.0)}
@@ -192,12 +323,15 @@ def main() -> None:
         for t, count, mean, good in zip(BEYOND, counts, expected, verdict, strict=True):
             word = "plausible" if good else "REJECTED"
             print(f"  {name:18s} t = {t:3.1f}  {count:8d}  expected {mean:10.1f}  {word}")
-    print("\noutputs that one of two neighbouring sums cannot give (sigma = 1)")
-    for name, release in {"on the grid": on_the_grid, "plain float32 sum": plain_sum}.items():
-        worst = impossible(release, PAIRS).max()
+    print("\noutputs that one of two neighbouring sums cannot give")
+    releases = {"on the grid": on_the_grid, "plain float32 sum": plain_sum}
+    for name, release in releases.items():
+        worst = max(float(impossible(release, PAIRS, std).max()) for std in STDS)
         print(f"  {name:18s} up to {worst:.1%} of outputs")
-    mass = math.erfc(noise.SUPPORT / math.sqrt(2))
-    print(f"\nP(|Z| > {noise.SUPPORT:.2f}), which is missing: {mass:.1e}")
+    lost = max(unreached(float(total), std) for total in PAIRS[:, 1] for std in STDS)
+    print(f"grid points within 11 sigma that no bits were found for: {lost:.1%}")
+    missing = math.erfc(noise.SUPPORT / math.sqrt(2))
+    print(f"\nP(|Z| > {noise.SUPPORT:.2f}), which is missing: {missing:.1e}")
 
 
 if __name__ == "__main__":

@@ -56,9 +56,14 @@ def test_fold_is_that_of_jax_and_of_the_oracle(number):
     assert jax.random.fold_in(KEY, np.uint32(number)) == folded
 
 
-def test_normals_are_those_of_the_oracle_leaf_by_leaf():
-    """Leaves drawn together and one drawn in its own shape, at both ends of each."""
+@pytest.mark.parametrize("own", [False, True], ids=["together", "two in their own shape"])
+def test_normals_are_those_of_the_oracle_leaf_by_leaf(own, monkeypatch):
+    """At both ends of each leaf; `own` lowers the size from which a leaf is drawn alone."""
+    if own:
+        monkeypatch.setattr(noise, "_OWN_DRAW", 150)
     tree = [jnp.zeros(()), jnp.zeros((3, 50)), jnp.zeros((70, 1000)), jnp.zeros(0), jnp.zeros(129)]
+    drawn = [draw.number for draw in noise._draws(tree) if isinstance(draw, noise._OwnDraw)]
+    assert drawn == ([1, 2] if own else [])
     found = jax.jit(lambda key: noise.standard_normal(key, tree))(KEY)
     for leaf, z in enumerate(found):
         assert (z.shape, z.dtype) == (tree[leaf].shape, jnp.float32)
@@ -177,6 +182,100 @@ def test_the_tail_of_the_map_is_gaussian_to_1e_5():
     assert np.abs(wrong - 1).max() > 1e-5  # the rejecting arm: a millionth too wide is seen
 
 
+def test_the_end_of_the_tail_is_off_by_half_a_radius_at_most():
+    """What the proof in missing_mass.py says of the part beyond 10.5 sigma."""
+    limits = np.array([10.5, 10.75, 11, 11.1, 11.2, 11.3, 11.4, 11.5, 11.55, 11.59])
+    gaussian = scipy.stats.norm.sf(limits)
+    off = np.abs(check.tail_of_the_map(limits) - gaussian)
+    assert np.all(off <= 2.0**-98 + 4e-5 * gaussian)
+    assert 0.1 * gaussian[-3] < off[-3] < 0.2 * gaussian[-3]  # r itself is not small there
+
+
+def test_cells_differ_from_the_gaussian_by_what_the_page_says():
+    """The largest r, where an edge is a float32 number, and the smallest."""
+    for total, std, least, most in ((0.0, 0.77, 1e-6, 3e-6), (0.3, 1.0, 1e-7, 3e-7)):
+        z, mass, r = check.cell_errors(total, std, angles=2**11)
+        assert least < np.sqrt(np.average(r**2, weights=mass)) < most
+        assert abs(np.sum(mass * r * z)) < 1e-7
+
+
+LIMITS = np.array([0.5, 1, 2, 3, 4, 5, 6, 7])
+
+
+def numpy_normal(words, g_bits, contracted, sqrt_ulps):
+    """The map in float32 without XLA, products and sums fused or not, the square root off.
+
+    A product of two float32 numbers is exact in float64, so rounding once afterwards is a fused
+    multiply-add, but for one case in 2^29.
+    """
+    f32 = np.float32
+
+    def fused(a, b, c):
+        if contracted:
+            return (np.float64(a) * np.float64(b) + np.float64(c)).astype(f32)
+        return (a * b + c).astype(f32)
+
+    def polynomial(coefficients, x):
+        total = np.full_like(x, coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            total = fused(total, x, f32(coefficient))
+        return total
+
+    upper = words[0] >= 2**31
+    a, b, c = (np.where(upper, ~word, word).astype(np.uint32) for word in words)
+    parts = (c & 0xFFFFFF, ((b & 0xFFFF) << 8) | (c >> 24), ((a & 0xFF) << 16) | (b >> 16), a >> 8)
+    near = f32(2.0**-97)
+    for part, power in zip(parts, (-96, -72, -48, -24), strict=True):
+        near = (near + part.astype(f32) * f32(2.0**power)).astype(f32)
+    offset = near.view(np.int32) - noise._SQRT_HALF_BITS
+    low_f = ((offset & 0x7FFFFF) + noise._SQRT_HALF_BITS).astype(np.int32).view(f32) - f32(1)
+    far = near > f32(1 - math.sqrt(0.5))
+    f = np.where(upper, np.where(far, f32(1) - f32(2) * near, -near), low_f)
+    e = np.where(upper, np.where(far, -1, 0), offset >> 23).astype(f32)
+    correction = f * f * fused(f, polynomial(noise._LOG, f), f32(-0.5))
+    log = fused(e, f32(noise._LOG2[0]), f + fused(e, f32(noise._LOG2[1]), correction))
+    root = np.sqrt(f32(-2 * (1 - 2.0**-24)) * log)
+    for _ in range(abs(sqrt_ulps)):
+        root = np.nextafter(root, f32(np.copysign(np.inf, sqrt_ulps)))
+    g = (g_bits.astype(f32) + f32(0.5)) * f32(2.0**-31)
+    return root * (g * polynomial(noise._SINE, g * g))
+
+
+def law_in_numpy(contracted, sqrt_ulps, angles=2**11):
+    """``P(Z > t)`` over the Gaussian's, by bisection as in `check.tail_of_the_map`."""
+    rng = np.random.default_rng(0)
+    g_bits = ((np.arange(angles) + 0.5) / angles * 2**31).astype(np.uint32)
+    g_bits = g_bits ^ rng.integers(0, 2**9, angles, np.uint32)
+    words = np.zeros((3, LIMITS.size, angles), np.uint32)
+    for i in range(96):
+        trial = words.copy()
+        trial[i // 32] |= np.uint32(1 << (31 - i % 32))
+        beyond = numpy_normal(trial, g_bits, contracted, sqrt_ulps) > LIMITS[:, None]
+        words = np.where(beyond, trial, words)
+    u = sum(word * 2.0 ** (-32 * (i + 1)) for i, word in enumerate(words.astype(float)))
+    return u.mean(axis=1) / 2 / scipy.stats.norm.sf(LIMITS)
+
+
+@pytest.mark.parametrize("contracted", [False, True])
+@pytest.mark.parametrize("sqrt_ulps", [-2, 0, 2])
+def test_the_law_does_not_depend_on_the_platforms_arithmetic(contracted, sqrt_ulps):
+    """Another platform may fuse products and sums, and have a square root that is a little off."""
+    assert np.abs(law_in_numpy(contracted, sqrt_ulps) - 1).max() < 1e-5
+
+
+def test_a_square_root_off_by_six_ulps_is_seen():
+    assert np.abs(law_in_numpy(True, 6) - 1).max() > 1e-5
+
+
+def test_the_numpy_map_is_that_of_the_library():
+    words = np.random.default_rng(3).integers(0, 2**32, (4, 4000), dtype=np.uint32)
+    columns = [jnp.asarray(column) for column in words]
+    want = np.abs(noise.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32")))
+    for contracted in (False, True):
+        found = numpy_normal(words[:3], words[3] >> 1, contracted, 0)
+        np.testing.assert_allclose(found, want, rtol=5 * 2**-24)
+
+
 def test_cells_of_the_grid_have_gaussian_probability():
     edges = (np.arange(0, 80, 6) + 0.5) / 16
     r = np.diff(check.tail_of_the_map(edges)) / np.diff(scipy.stats.norm.sf(edges)) - 1
@@ -256,10 +355,36 @@ def test_two_halves_of_a_sum_count():
     assert float(found) == 2**24 + 2
 
 
-def test_no_output_belongs_to_one_neighbour_only():
+def test_a_release_draws_leaves_in_their_own_shape_with_their_own_numbers(monkeypatch):
+    """What is released is the oracle's normals on the grid, whichever way they are drawn."""
+    tree = [jnp.zeros(40), jnp.zeros((20, 30)), jnp.zeros(600)]
+    together = jax.jit(lambda key: noise.release(key, tree, tree, 1.0))(KEY)
+    monkeypatch.setattr(noise, "_OWN_DRAW", 600)
+    apart = jax.jit(lambda key: noise.release(key, tree, tree, 1.0))(KEY)
+    for leaf, (one, two) in enumerate(zip(together, apart, strict=True)):
+        want = np.round(oracle.normals(WORDS, leaf, range(one.size)) * 16) / 16
+        np.testing.assert_array_equal(np.ravel(one), want)
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("std", check.STDS)
+def test_no_output_belongs_to_one_neighbour_only(std):
     """Ordinary and hostile pairs of sums; the plain float32 release is the arm that is rejected."""
-    assert check.impossible(check.on_the_grid, check.PAIRS).max() == 0
-    assert check.impossible(check.plain_sum, check.PAIRS).max() > 0.2
+    assert check.impossible(check.on_the_grid, check.PAIRS, std).max() == 0
+    assert check.impossible(check.plain_sum, check.PAIRS, std).max() > 0.2
+
+
+def in_32_bits(radius, angle):
+    """A sampler that ends at 6.8 sigma."""
+    return check.normal_of_words(radius * jnp.array([1, 0, 0], jnp.uint32)[:, None, None], angle)
+
+
+@pytest.mark.parametrize("std", check.STDS)
+def test_the_sampler_reaches_every_output(std):
+    """Bits are exhibited for each grid point within 11 sigma of a sum; 32 bits are rejected."""
+    for total in (0.0, -2.9, 3e6 + 0.9, -5e7 + 1.2):
+        assert check.unreached(total, std) == 0
+    assert check.unreached(0.0, std, in_32_bits) > 0.3
 
 
 def test_zero_has_one_sign():

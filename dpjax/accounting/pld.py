@@ -1,7 +1,7 @@
 """Privacy loss distributions: the tight accountant, with upper and lower bounds."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -34,7 +34,12 @@ Direction = list[tuple[Pmf, int]]
 
 
 class Bracket(NamedTuple):
-    """Epsilon is between `lower` and `upper`, both of which allow for all rounding."""
+    """Epsilon is between `lower` and `upper`.
+
+    Both allow for the rounding of a Gaussian release's masses and of their composition. The masses
+    of Laplace releases and the binomial tails of truncated sampling are taken as dp-accounting and
+    SciPy give them.
+    """
 
     lower: float
     upper: float
@@ -195,14 +200,15 @@ def _directions(
         relation: the neighbouring relation; under replace-one there is one direction.
         mesh: the distance of the grid's points.
         cut: the probability that may count as an unlimited loss, over all releases.
-        down: whether noise multipliers are rounded down.
+        down: whether noise multipliers are rounded down and masses up, for an upper bound.
     """
     directions: list[Direction] = [[], []]
     share = cut / _releases(parts)
     for gaussians in parts.gaussians:
         few = bucketed(_poisson(gaussians), _BUCKETS, down=down)
         for sigma, count in zip(few.sigmas, few.counts, strict=True):
-            pmfs = release_pmfs(few.sampling, float(sigma), relation, mesh, share)  # type: ignore[arg-type]
+            sampling: Any = few.sampling
+            pmfs = release_pmfs(sampling, float(sigma), relation, mesh, share, lower=not down)
             for direction, pmf in zip(directions, pmfs * (2 // len(pmfs)), strict=True):
                 direction.append((pmf, int(count)))
     for other, count in parts.others:

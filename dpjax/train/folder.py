@@ -8,10 +8,12 @@ import io
 import json
 import math
 import os
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,6 +57,13 @@ _EVALUATED = ("step", "epoch", "accuracy", "epsilon")
 _SCORES = ("accuracy", "loss")
 _STEP_COLUMNS = ("step", *Released._fields)
 
+# What Linux says of a processor's model and instructions, on x86 and on ARM.
+_CPU_FIELDS = (
+    *("vendor_id", "cpu family", "model", "flags"),
+    *("CPU implementer", "CPU part", "CPU variant", "Features"),
+)
+_HOST_DEVICES = "--xla_force_host_platform_device_count"
+
 
 def environment() -> dict[str, str | bool]:
     """Returns what decides which bits a key draws here, and how they become numbers.
@@ -62,7 +71,8 @@ def environment() -> dict[str, str | bool]:
     A run that resumes from a checkpoint may repeat steps that it has released. In the same
     environment it repeats them bit for bit. In another it might put other noise on the same sum,
     or the same noise on another sum: both releases together would cost more than the ledger says.
-    JAX's two flags change what augmentation draws.
+    The kind of device, XLA's flags and the precision of matrix products change the last bits of a
+    gradient, or more; JAX's two other flags change what augmentation draws.
     """
     flags: Any = jax.config  # which makes its attributes at run time
     return {
@@ -70,10 +80,37 @@ def environment() -> dict[str, str | bool]:
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
         "platform": jax.default_backend(),
+        "device": _device(),
+        "xla_flags": _xla_flags(),
+        "matmul_precision": flags.jax_default_matmul_precision or "default",
         "noise": noise.DEFINITION,
         "threefry_partitionable": bool(flags.jax_threefry_partitionable),
         "x64": bool(flags.jax_enable_x64),
     }
+
+
+def _device() -> str:
+    """Returns the kind of device; XLA compiles for the model and the instructions of a CPU."""
+    device = jax.devices()[0]
+    return f"cpu {_cpu()}" if device.platform == "cpu" else str(device.device_kind)
+
+
+@cache
+def _cpu() -> str:
+    """Returns a short name of this CPU's model and instruction set."""
+    file = Path("/proc/cpuinfo")
+    first = file.read_text(encoding="utf-8").split("\n\n")[0] if file.exists() else ""
+    fields = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
+    told = {name.strip(): value.split() for name, value in fields.items()}
+    kept = {name: told[name] for name in _CPU_FIELDS if name in told}
+    plain = json.dumps(kept)
+    return f"{platform.machine()} {hashlib.sha256(plain.encode()).hexdigest()[:12]}"
+
+
+def _xla_flags() -> str:
+    """Returns XLA's flags without the number of host devices, on which batches do not depend."""
+    words = os.environ.get("XLA_FLAGS", "").split()
+    return " ".join(word for word in words if not word.startswith(_HOST_DEVICES))
 
 
 def differences(old: Table, new: Table) -> str:

@@ -100,7 +100,7 @@ def test_no_way_to_move_the_coordinates_costs_more(sigma, groups):
     assert cost <= missing_mass(gaussian(sigma), ADD) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("shift", [1e-6, 1e-3, 0.01, 0.03, 0.05, 0.09, 0.1, 0.15, 0.3, 0.5])
+@pytest.mark.parametrize("shift", [1e-6, 1e-3, 0.01, 0.03, 0.05, 0.09, 0.1, 0.15, 0.3, 0.5, 0.8])
 def test_the_discrete_law_is_within_the_normal_tail(shift):
     """Radii from (i + 1/2) 2^-96 times the sine of a uniform angle, atom by atom."""
     with mp.workdps(60):
@@ -112,6 +112,7 @@ def test_the_discrete_law_is_within_the_normal_tail(shift):
             total += mp.acos(end / radius) / mp.pi
         exactly = float(total / mp.mpf(2) ** 96)
     assert 0 < exactly <= tail(SUPPORT - shift)
+    assert tail(SUPPORT - shift) - exactly <= 2.0**-98
     if shift <= 0.09:
         assert atoms == 1
         assert exactly <= inner(shift) <= 1.001 * exactly + inner(0.0)

@@ -5,6 +5,7 @@ import time
 from itertools import pairwise
 
 import dp_accounting
+import mpmath as mp
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from dpjax import methods
-from dpjax.accounting import pld, pld_compose
+from dpjax.accounting import pld, pld_compose, pld_step
 from dpjax.accounting.events import noise_multipliers
 from dpjax.accounting.gaussians import (
     Gaussians,
@@ -32,6 +33,7 @@ from tests.oracles import accounting as oracle
 from tests.oracles.accounting import epsilon_composed, epsilon_gaussian, hockey_stick_composed
 
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+DIRECTIONS = {ADD: ("remove", "add"), REPLACE: ("replace",)}
 RELATIONS = pytest.mark.parametrize("relation", [ADD, REPLACE], ids=["add", "replace"])
 WIDEST = 0.02  # of a bracket, relative to its upper end
 ORACLE = 1e-5  # what the oracle's epsilon is good for
@@ -92,8 +94,8 @@ def grid_delta(pmf, mesh, epsilon):
 
 
 def directions(rate, sigma, relation, mesh):
-    names = ("remove", "add") if relation is ADD else ("replace",)
-    return zip(names, release_pmfs(PoissonSampling(rate), sigma, relation, mesh), strict=True)
+    pmfs = release_pmfs(PoissonSampling(rate), sigma, relation, mesh)
+    return zip(DIRECTIONS[relation], pmfs, strict=True)
 
 
 def dominates(rate, sigma, direction, pmf, mesh):
@@ -103,6 +105,60 @@ def dominates(rate, sigma, direction, pmf, mesh):
         grid_delta(pmf, mesh, e) >= exact_delta(rate, sigma, direction, e) * (1 - 1e-9) - 1e-14
         for e in places
     )
+
+
+def exact_tail(point, rate, sigma, direction, mesh):
+    """The mass at or above ``mesh * point`` of the discretised release, in high precision."""
+    q, s, h = mp.mpf(rate), mp.mpf(sigma), mp.mpf(mesh)
+
+    def above(loss):
+        """The probabilities of a larger loss, with the example and without."""
+        if direction == "replace":
+            a, b = q / (1 - q) * mp.exp(-1 / (2 * s * s)), mp.expm1(loss)
+            x = s * s * mp.log((b + mp.sqrt(b * b + 4 * a * a * mp.exp(loss))) / (2 * a))
+        else:
+            inside = 1 + mp.expm1(-loss if direction == "add" else loss) / q
+            x = mp.mpf(1) / 2 + s * s * mp.log(inside) if inside > 0 else -mp.inf
+        sign = -1 if direction == "add" else 1
+        at = {c: mp.erfc(sign * (x - c) / s / mp.sqrt(2)) / 2 for c in (-1, 0, 1)}
+        if direction == "add":
+            return at[0], (1 - q) * at[0] + q * at[1]
+        return (1 - q) * at[0] + q * at[1], (
+            (1 - q) * at[0] + q * at[-1] if direction == "replace" else at[0]
+        )
+
+    (a1, b1), (a0, b0) = above(point * h), above((point - 1) * h)
+    return a1 + (a0 - a1 - mp.exp((point - 1) * h) * (b0 - b1)) / -mp.expm1(-h)
+
+
+@RELATIONS
+@pytest.mark.parametrize(
+    ("rate", "sigma", "mesh"),
+    [(0.01, 1.0, 1e-3), (1e-3, 10.0, 1e-5), (0.9, 2.0, 1e-3), (4e-5, 0.614, 1e-4)],
+)
+def test_rounding_of_a_release_is_on_the_safe_side(rate, sigma, relation, mesh, monkeypatch):
+    """Every tail of the discretised loss, against high precision; without the allowance, not."""
+
+    def margins(lower):
+        rng, found = np.random.default_rng(0), []
+        pmfs = release_pmfs(PoissonSampling(rate), sigma, relation, mesh, lower=lower)
+        for direction, pmf in zip(DIRECTIONS[relation], pmfs, strict=True):
+            size = pmf.masses.size
+            for i in [
+                *rng.integers(2, size, 20),
+                *(size - np.geomspace(2, size - 2, 10, dtype=int)),
+            ]:
+                tail = math.fsum([*pmf.masses[i:], pmf.infinity])
+                exact = exact_tail(pmf.lowest + int(i), rate, sigma, direction, mesh)
+                found.append(float((exact - tail if lower else tail - exact) / exact))
+        return np.array(found)
+
+    with mp.workdps(50):
+        for lower in (False, True):
+            assert np.all(margins(lower) > 0)
+            assert np.median(margins(lower)) < 1e-7
+        monkeypatch.setattr(pld_step, "_UNITS", 0.0)
+        assert margins(lower=False).min() < -1e-13
 
 
 @RELATIONS
@@ -122,13 +178,13 @@ def test_a_release_dominates_the_exact_delta(rate, sigma, relation, mesh):
 @pytest.mark.parametrize("rate", [1e-4, 0.05, 0.7, 1.0])
 @pytest.mark.parametrize("sigma", [0.4, 1.0, 8.0])
 def test_masses_of_a_release(rate, sigma, relation):
-    """Both outputs keep their totals: sum p = 1 and sum p e^-loss = 1, but for the last tail."""
+    """Both outputs keep their totals but for rounding, which is added, and the last tail."""
     mesh = 2e-3
     for pmf in release_pmfs(PoissonSampling(rate), sigma, relation, mesh):
         losses = mesh * (pmf.lowest + np.arange(pmf.masses.size))
         assert np.all(pmf.masses >= 0)
         assert 0 <= pmf.infinity < 1e-20
-        assert pmf.masses.sum() + pmf.infinity == pytest.approx(1.0, abs=1e-12)
+        assert 1.0 <= pmf.masses.sum() + pmf.infinity < 1 + 1e-11
         without = float(pmf.masses @ np.exp(-losses))
         assert without == pytest.approx(1.0, abs=1e-7)
 
@@ -142,7 +198,7 @@ def test_the_largest_losses_become_unlimited(drawn, relation):
     for cut in (1e-12, 1e-4):
         pmfs = release_pmfs(drawn, 1.0, relation, 1e-2, cut)
         for pmf in pmfs:
-            assert pmf.masses.sum() + pmf.infinity == pytest.approx(1.0, abs=1e-14)
+            assert 1 - 1e-14 < pmf.masses.sum() + pmf.infinity < 1 + 1e-11
             assert 0 <= pmf.infinity <= 3 * cut
         assert pmfs[0].infinity > cut / 100  # removing an example has no largest loss
 
@@ -151,7 +207,7 @@ def test_the_largest_losses_become_unlimited(drawn, relation):
 def test_masses_of_a_truncated_release(relation):
     for pmf in release_pmfs(TruncatedSampling(1000, 0.02, 25), 1.0, relation, 2e-3):
         losses = 2e-3 * (pmf.lowest + np.arange(pmf.masses.size))
-        assert pmf.masses.sum() + pmf.infinity == pytest.approx(1.0, abs=1e-12)
+        assert 1.0 <= pmf.masses.sum() + pmf.infinity < 1 + 1e-11
         assert float(pmf.masses @ np.exp(-losses)) == pytest.approx(1.0, abs=1e-9)
 
 
@@ -638,6 +694,7 @@ def truncated_oracle(drawn, sigma, count, delta, tilt):
 def test_vaultgemma():
     """N = 13e12 tokens in rows of 1,024, B 517,989 cut at 2^19, sigma .614, 100,000 steps.
 
+    N and the cut are reconstructed, so it is the oracle that is compared with, not the report.
     dp-accounting's own figure scatters with its grid at this delta: 1.752 at 1e-4, 1.714 at 2e-5.
     """
     drawn = TruncatedSampling(13 * 10**12 // 1024, 517_989 / (13 * 10**12 // 1024), 2**19)

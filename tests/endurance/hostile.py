@@ -146,7 +146,8 @@ WEIGHTS = {
 
 
 def run_json(**changes):
-    versions = dict.fromkeys(("dpjax", "jax", "jaxlib", "platform", "noise"), "0")
+    names = ("dpjax", "jax", "jaxlib", "platform", "device", "xla_flags", "matmul_precision")
+    versions = dict.fromkeys((*names, "noise"), "0")
     environment = {**versions, "threefry_partitionable": True, "x64": False}
     plain = {"lineage": "0" * 64, "member": 0, "members": 1, "varied": []}
     plain["environment"] = environment

@@ -1,6 +1,8 @@
 """What a run is tied to: its experiment, what draws its bits, its data; and where it may go on."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jaxlib.version
@@ -12,6 +14,7 @@ from dpjax import noise
 from dpjax.data import Split
 from dpjax.models.parameters import flat
 from dpjax.train import Run, RunFolder, export, feed, train
+from dpjax.train import folder as run_folder
 from dpjax.train.folder import environment
 from tests.train.small import Killed, experiment, images, stop_after
 
@@ -50,6 +53,8 @@ ELSEWHERE = {
     "jaxlib": lambda patch: patch.setattr(jaxlib.version, "__version__", "0.0.1"),
     "platform": lambda patch: patch.setattr(jax, "default_backend", lambda: "abacus"),
     "noise": lambda patch: patch.setattr(noise, "DEFINITION", "dice"),
+    "device": lambda patch: patch.setattr(run_folder, "_cpu", lambda: "Z80"),
+    "xla_flags": lambda patch: patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
 }
 FLAGS = {"threefry_partitionable": "jax_threefry_partitionable", "x64": "jax_enable_x64"}
 
@@ -84,6 +89,40 @@ class TestEnvironment:
                 run(tmp_path / "run", resume=True)
         finally:
             jax.config.update(FLAGS[name], old)
+
+    def test_the_precision_of_matrix_products_counts(self, tmp_path):
+        run(tmp_path / "run", kill=5)
+        with jax.default_matmul_precision("bfloat16"):
+            refusal = "matmul_precision was 'default' and is 'bfloat16'.*rekey=True"
+            with pytest.raises(ValueError, match=refusal):
+                run(tmp_path / "run", resume=True)
+
+    def test_another_accelerator_of_the_same_platform_is_another(self, monkeypatch):
+        kinds = []
+        for kind in ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"):
+            device = SimpleNamespace(platform="gpu", device_kind=kind)
+            monkeypatch.setattr(jax, "devices", lambda device=device: [device])
+            kinds.append(environment()["device"])
+        assert kinds == ["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]
+
+    def test_a_cpu_is_its_model_and_its_instructions(self, monkeypatch):
+        """Not its clock, which changes from one moment to the next."""
+        told = "model : 17\nflags : sse avx {}\ncpu MHz : {}\n\nmodel : 99\n"
+        found = []
+        for words in (("avx512f", 2600), ("avx512f", 3100), ("", 2600)):
+            text = told.format(*words)
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "exists", lambda path: True)
+                patch.setattr(Path, "read_text", lambda path, text=text, **_: text)
+                found.append(run_folder._cpu.__wrapped__())
+        assert found[0] == found[1] != found[2]
+
+    def test_the_number_of_host_devices_is_not_part_of_it(self, monkeypatch):
+        before = environment()
+        monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
+        assert environment()["xla_flags"] == ""
+        monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3 --xla_other=1")
+        assert environment() == {**before, "xla_flags": "--xla_other=1"}
 
     def test_on_request_it_goes_on_with_new_keys_and_an_entry(self, tmp_path, monkeypatch):
         folder = RunFolder(tmp_path / "run")
