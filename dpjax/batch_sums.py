@@ -59,7 +59,12 @@ class ClippedSum:
 
     @classmethod
     def of(cls, sums: BatchSums, sampling: Sampling | None = None) -> "ClippedSum":
-        """Returns the part with these aggregated sums, drawn by this sampling."""
+        """Returns the part with these sums.
+
+        Args:
+            sums: what `PerExampleGrads.aggregate` returned.
+            sampling: the sampling that drew the batch; None if unknown.
+        """
         return cls(
             sums.gradient.hi,
             sums.statistic.hi,

@@ -157,6 +157,12 @@ class Optimizer(nnx.Optimizer[Any]):
             grads: the output of `dpjax.nnx.per_example_grads` or `dpjax.clipped_sum`; anything else
                 is passed to `nnx.Optimizer`.
             **kwargs: passed to the transformation.
+
+        Returns:
+            The updates that were applied to the parameters.
+
+        Raises:
+            TypeError: if the arguments are swapped.
         """
         if isinstance(model, PerExampleGrads | ClippedSum):
             raise TypeError(

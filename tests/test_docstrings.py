@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Iterable
 
 import pytest
 
@@ -139,22 +138,6 @@ def methods() -> dict[str, tuple[type, str]]:
 METHODS = methods()
 
 
-# Docstrings that are not complete yet.
-LATER = {
-    "dpjax.ClippedSum.of": "Args",
-    "dpjax.nnx.Optimizer.update": "Returns",
-    "dpjax.train.resolve": "Raises",
-}
-
-
-def later(names: Iterable[str]) -> list[object]:
-    """Returns the names as parameters; of those in `LATER`, failures are expected."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=LATER[name])) if name in LATER else name
-        for name in names
-    ]
-
-
 def text_of(member: object) -> str:
     return inspect.getdoc(member) or ""
 
@@ -227,7 +210,7 @@ def refuses(function: object) -> bool:
     return bool(re.search(r"^ +raise (?!NotImplementedError)", source, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", later(PUBLIC))
+@pytest.mark.parametrize("name", PUBLIC)
 def test_what_is_returned_and_refused_is_said(name):
     member = PUBLIC[name]
     if not inspect.isfunction(member):
@@ -238,7 +221,7 @@ def test_what_is_returned_and_refused_is_said(name):
         assert section(text, "Raises"), "Raises"
 
 
-@pytest.mark.parametrize("name", later(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_methods_say_what_they_take_return_and_refuse(name):
     cls, own = METHODS[name]
     function = getattr(vars(cls)[own], "__func__", vars(cls)[own])

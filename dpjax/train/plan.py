@@ -151,6 +151,9 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
         experiment: the experiment.
         dataset_size: N, the number of private examples.
 
+    Raises:
+        ValueError: if the settings contradict each other or N, or no noise reaches the budget.
+
     Example:
         >>> experiment = Experiment().set("privacy.epsilon", 2.0)
         >>> plan = resolve(experiment, dataset_size=1437)
