@@ -84,6 +84,16 @@ class Plan(Setting):
     """What an experiment comes to on data of a given size: as many steps as the budget allows.
 
     Attributes:
+        method: what runs and is accounted.
+        sampling: what draws the batches.
+        dataset_size: N.
+        batch_size: B, the expected batch size.
+        steps: T, how many steps the budget allows.
+        asked: how many were asked for.
+        start: how many steps of the run were released before these.
+        delta: the target.
+        accountant: who counts.
+        relation: the neighbouring relation.
         experiment: the experiment, resolved: the method in plain form with its noise, the number
             of steps, delta as a number. Resolving it again changes nothing.
     """
