@@ -13,7 +13,8 @@ import dpjax
 
 PACKAGE = Path(dpjax.__file__).parent
 
-FLAG = re.compile(r"(?<![\w-])--(?!xla)[a-z]|`dpjax [a-z]")  # a flag (not of XLA), or a command to run
+# A flag, though not of XLA, or a command to run.
+FLAG = re.compile(r"(?<![\w-])--(?!xla)[a-z]|`dpjax [a-z]")
 
 # Each room may import the rooms before it, and its own.
 ROOMS = [
