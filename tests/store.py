@@ -33,7 +33,9 @@ def install() -> None:
         os.environ[name.upper()] = str(value)
     # They write as JAX does, so no two of them may share a folder.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / f"started-by-{worker}")
+    own = folder / f"started-by-{worker}"
+    own.mkdir(parents=True, exist_ok=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(own)
 
 
 def clean() -> None:

@@ -24,7 +24,7 @@ def test_script_refuses_in_one_line_without_a_traceback():
     argv = [str(SCRIPT), "epsilon", *SMALL, "--delta", "2"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "dpjax: error: delta = 2.0: expected a number in (0, 1)\n"
+    assert done.stderr == "dpjax: error: privacy.delta = 2.0: expected a number in (0, 1)\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -1,5 +1,8 @@
 """Several processes on one machine, each with a device of its own: one run."""
 
+import os
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -8,10 +11,10 @@ from dpjax import data
 from dpjax.cli import main
 from dpjax.data import fingerprints
 from dpjax.train import Run, RunFolder, build_program, mesh, training
-from tests.conftest import STORE, WORKER
 from tests.train.small import experiment
 from tests.train.test_kill import Victim, flags
 
+STORE = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
 STEPS = 8
 # The exact sums of devices differ from those of one device by less than the noise's grid; what may
 # fall to another point of it is about one coordinate in 1e7.
@@ -72,7 +75,7 @@ def test_two_processes_are_one_run(alone, tmp_path):
     The first process coordinates: when it goes, JAX ends whoever still needs it.
     """
     program = ("-c", LATE.replace("DIES", "False"), str(tmp_path))
-    Victim(tmp_path / "two", STORE / WORKER, STEPS, processes=2, program=program).finish()
+    Victim(tmp_path / "two", STORE, STEPS, processes=2, program=program).finish()
     check_same(alone, tmp_path / "two")
     times = {path.name: path.stat().st_mtime for path in tmp_path.glob("? *")}
     assert sorted(times) == ["0 is done", "0 leaves", "1 is done", "1 leaves"]
@@ -82,7 +85,7 @@ def test_two_processes_are_one_run(alone, tmp_path):
 @pytest.mark.slow
 def test_a_process_that_dies_behind_the_last_step_is_not_waited_for(alone, tmp_path):
     program = ("-c", LATE.replace("DIES", "True"), str(tmp_path))
-    victim = Victim(tmp_path / "two", STORE / WORKER, STEPS, processes=2, program=program)
+    victim = Victim(tmp_path / "two", STORE, STEPS, processes=2, program=program)
     first, second = victim.start()
     assert second.wait(timeout=400) == 9
     assert first.wait(timeout=90) == 2
@@ -93,18 +96,18 @@ def test_a_process_that_dies_behind_the_last_step_is_not_waited_for(alone, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("then", [1, 4])
 def test_killed_it_is_resumed_with_another_number_of_processes(alone, tmp_path, then):
-    first = Victim(tmp_path / "run", STORE / WORKER, STEPS, processes=2)
+    first = Victim(tmp_path / "run", STORE, STEPS, processes=2)
     first.kill_when(first.behind(step=2, lag=0.0), victim=1)
     said = first.said.read_text()
     assert "another process of this run has ended" in said
     assert "--resume --out" in said
-    Victim(tmp_path / "run", STORE / WORKER, STEPS, processes=then).finish()
+    Victim(tmp_path / "run", STORE, STEPS, processes=then).finish()
     check_same(alone, tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_processes_that_were_asked_for_different_things_are_refused(tmp_path):
-    victim = Victim(tmp_path / "run", STORE / WORKER, STEPS, processes=2)
+    victim = Victim(tmp_path / "run", STORE, STEPS, processes=2)
     first, second = victim.start(last=["--set", "optimizer.learning_rate=0.5"])
     assert second.wait(timeout=400) == 2
     assert first.wait(timeout=400) != 0
