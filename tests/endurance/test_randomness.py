@@ -131,7 +131,7 @@ MADE = {
     "models/pretrained.py": "a new classifier's first values, which are public",
     "train/network.py": "for shapes alone",
     "cli/bench.py": "for steps that are timed and thrown away",
-    "noise.py": "the caller's own key, with its type",
+    "noise/bits.py": "the caller's own key, with its type",
     "devices.py": "the same key, marked as one that differs by device",
     "train/checkpoint.py": "the place of a key that a checkpoint stored",
     "papers/figures/squared_error.py": "a simulation on public numbers, by its seed",
