@@ -11,13 +11,21 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
-from dpjax.devices import varying
+from dpjax.devices import (
+    Limits,
+    as_automatic,
+    as_explicit,
+    automatic_axes,
+    grid_sum,
+    limb_sum,
+    off_grid,
+    one_limb,
+    varying,
+)
 from dpjax.gradients.groups import GroupIndex, Groups, group_index
 from dpjax.gradients.rows import BatchRows, Chunk
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
-from dpjax.spmd import as_automatic, as_explicit, automatic_axes
 from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
 
 try:

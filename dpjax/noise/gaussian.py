@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from dpjax.devices import mesh_of
 from dpjax.noise.bits import Words, random_words
-from dpjax.spmd import mesh_of
 
 __all__ = ["SUPPORT", "JointDraw", "OwnDraw", "draws_of", "normal_of_words", "standard_normal"]
 

@@ -12,9 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dpjax import _checks, noise
 from dpjax._record import Record
+from dpjax.devices import leading_axes
 from dpjax.sampling.batches import Drawn
 from dpjax.sampling.draws import count, in_front
-from dpjax.spmd import leading_axes
 
 __all__ = ["Sampling"]
 

@@ -132,7 +132,7 @@ MADE = {
     "train/network.py": "for shapes alone",
     "cli/bench.py": "for steps that are timed and thrown away",
     "noise/bits.py": "the caller's own key, with its type",
-    "devices.py": "the same key, marked as one that differs by device",
+    "devices/shard_map.py": "the same key, marked as one that differs by device",
     "train/checkpoint.py": "the place of a key that a checkpoint stored",
     "papers/figures/squared_error.py": "a simulation on public numbers, by its seed",
     "nnx.py": "the caller's key for the loss, with the type of NNX's own",

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax.devices import varying_zero
+from dpjax.devices import Shards, mesh_of, varying_zero
 from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
 from dpjax.gradients.ghost.contractions import Given, Site, weighted_site_sum
 from dpjax.gradients.ghost.norms import (
@@ -40,7 +40,6 @@ from dpjax.gradients.norms import combined_norm, row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, vmap_engine
-from dpjax.spmd import Shards, mesh_of
 from dpjax.twofloat import TwoFloat, accumulation_dtype
 
 __all__ = [
