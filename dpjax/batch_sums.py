@@ -9,8 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from dpjax.device_sums import Limits, limb_sum, off_grid
-from dpjax.devices import refuse_other_than_one_sum, varying_axes
+from dpjax.devices import Limits, limb_sum, off_grid, refuse_other_than_one_sum, varying_axes
 from dpjax.gradients import BatchSums
 from dpjax.sampling import Sampling
 from dpjax.twofloat import TwoFloat, added

@@ -15,18 +15,12 @@ from jax.sharding import NamedSharding
 
 from dpjax import _checks, noise
 from dpjax._states import find_state
+from dpjax.devices import as_automatic, as_explicit, automatic_axes, explicit_mesh, leading_axes
 from dpjax.gradients import merged, per_example_grads, trainable
 from dpjax.gradients.rows import leading_size
 from dpjax.mechanism import Mechanism
 from dpjax.privatize import PrivatizeState, Released, privatize
 from dpjax.sampling import Sampling
-from dpjax.spmd import (
-    as_automatic,
-    as_explicit,
-    automatic_axes,
-    explicit_mesh,
-    leading_axes,
-)
 
 if TYPE_CHECKING:
     from dpjax.accounting import Bound, Ledger

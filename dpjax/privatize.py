@@ -14,7 +14,7 @@ import optax
 from dpjax import _checks, noise
 from dpjax._states import find_state, repr_without_keys
 from dpjax.batch_sums import ClippedSum, summed_over_devices
-from dpjax.device_sums import Limits
+from dpjax.devices import Limits, as_automatic, as_explicit, automatic_axes, explicit_mesh
 from dpjax.gradients import (
     PerExampleGrads,
     as_per_example_grads,
@@ -25,7 +25,6 @@ from dpjax.gradients import (
 from dpjax.hooks import HookContext
 from dpjax.mechanism import Mechanism
 from dpjax.sampling import Sampling
-from dpjax.spmd import as_automatic, as_explicit, automatic_axes, explicit_mesh
 from dpjax.thresholds import Threshold, ThresholdContext
 
 __all__ = ["PrivatizeState", "Released", "cast_like", "clipped_sum", "privatize"]

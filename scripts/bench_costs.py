@@ -16,9 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.gradients.ghost.engine import Work, book_kept
+from dpjax.gradients.ghost.engine import book_kept
 from dpjax.gradients.ghost.planner import Block, blocks_of, lookup_costs, site_costs
 from dpjax.gradients.ghost.trace import analysed
+from dpjax.gradients.ghost.work import Work
 from dpjax.gradients.groups import group_index
 from dpjax.gradients.rows import batch_rows
 

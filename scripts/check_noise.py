@@ -22,6 +22,7 @@ import scipy.stats
 
 import dpjax
 from dpjax import noise
+from dpjax.noise import gaussian
 
 BEYOND = (4.0, 5.0, 5.5, 6.0)
 _SIZE = 2**22  # numbers in one draw
@@ -87,7 +88,7 @@ Output = Callable[..., jax.Array]
 
 def normal_of_words(radius: jax.Array, angle: jax.Array) -> jax.Array:
     """The library's map from three words of radius and one of angle to normals, in float32."""
-    return noise.normal_of_words((radius[0], radius[1], radius[2]), angle, jnp.dtype("float32"))
+    return gaussian.normal_of_words((radius[0], radius[1], radius[2]), angle, jnp.dtype("float32"))
 
 
 def tail_of_the_map(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dpjax import noise
+from dpjax.noise import grid
 from dpjax.privatize import PrivatizeState
 
 ROWS, D = 64, 20
@@ -90,7 +91,7 @@ class Stepper:
             return jax.tree.map(lambda a, b, z: a + (b + std * z), high, low, normals)
 
         patch.setattr(noise, "standard_normal", supplied)
-        patch.setattr(noise, "release", released)
+        patch.setattr(grid, "release", released)
 
         def with_draws(draws: jax.Array, *args: Any) -> Any:
             queue[:] = list(draws)

@@ -30,8 +30,6 @@ ROOMS = [
     "schedules",
     "twofloat",
     "devices",
-    "device_sums",
-    "spmd",
     "noise",
     "sampling",
     "gradients",
@@ -116,7 +114,7 @@ def test_rules_and_schedules_know_nothing_and_gradients_nothing_of_privacy():
     allowed = {"rules": {"_checks", "_record", "rules"}, "gradients": {"_checks", "_record"}}
     allowed["schedules"] = {"_checks", "_record", "schedules"}
     # What a batch looks like, how it is added up, and where.
-    allowed["gradients"] |= {"gradients", "sampling", "twofloat", "devices", "device_sums", "spmd"}
+    allowed["gradients"] |= {"gradients", "sampling", "twofloat", "devices"}
     for path in files():
         if room(path) in allowed:
             rooms = {n.split(".")[1] for n in imported(path) if n.startswith("dpjax.")}

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dpjax import noise
+from dpjax.noise import gaussian
 from tests.oracles import noise as oracle
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "check_noise.py"
@@ -60,9 +61,9 @@ def test_fold_is_that_of_jax_and_of_the_oracle(number):
 def test_normals_are_those_of_the_oracle_leaf_by_leaf(own, monkeypatch):
     """At both ends of each leaf; `own` lowers the size from which a leaf is drawn alone."""
     if own:
-        monkeypatch.setattr(noise, "_OWN_DRAW", 150)
+        monkeypatch.setattr(gaussian, "_OWN_DRAW", 150)
     tree = [jnp.zeros(()), jnp.zeros((3, 50)), jnp.zeros((70, 1000)), jnp.zeros(0), jnp.zeros(129)]
-    drawn = [draw.number for draw in noise._draws(tree) if isinstance(draw, noise._OwnDraw)]
+    drawn = [draw.number for draw in gaussian.draws_of(tree) if isinstance(draw, gaussian.OwnDraw)]
     assert drawn == ([1, 2] if own else [])
     found = jax.jit(lambda key: noise.standard_normal(key, tree))(KEY)
     for leaf, z in enumerate(found):
@@ -88,10 +89,10 @@ def test_indices_beyond_a_word():
     rng = np.random.default_rng(0)
     for b in (1, 2**16, 2**31 + 7, 2**32 - 1):
         a = rng.integers(0, 2**32, 200, dtype=np.uint64)
-        high, low = noise._multiplied(jnp.asarray(a, jnp.uint32), b)
+        high, low = gaussian._multiplied(jnp.asarray(a, jnp.uint32), b)
         for x, h, low_word in zip(a, high, low, strict=True):
             assert (int(h) << 32) | int(low_word) == int(x) * b
-    assert jax.eval_shape(lambda: noise._row_major_words((3, 2**31))[0]).shape == (3, 2**31)
+    assert jax.eval_shape(lambda: gaussian._row_major_words((3, 2**31))[0]).shape == (3, 2**31)
     with pytest.raises(ValueError, match=r"expected fewer than 2\^39"):
         jax.eval_shape(
             noise.standard_normal, KEY, jax.ShapeDtypeStruct((2**20, 2**19), jnp.float32)
@@ -102,7 +103,7 @@ def test_no_two_numbers_share_a_block():
     """The counters of leaves of different sizes, drawn together or alone, are all different."""
     seen = set()
     for leaf, shape in enumerate([(), (5,), (300, 300), (7, 3)]):
-        high, low = noise._row_major_words(shape)
+        high, low = gaussian._row_major_words(shape)
         for h, word in zip(np.ravel(high), np.ravel(low), strict=True):
             blocks = {
                 ((leaf << 8) + ((int(h) << 1) | (int(word) >> 31)), 2 * int(word) + b)
@@ -149,13 +150,13 @@ def test_extreme_words_give_the_support_and_never_zero():
     """Every combination of extreme words: finite, not zero, within the support."""
     grid = np.stack(np.meshgrid(*[np.array(EXTREME, np.uint64)] * 4), axis=-1).reshape(-1, 4)
     columns = [jnp.asarray(column, jnp.uint32) for column in grid.T]
-    z = np.asarray(noise.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32")))
+    z = np.asarray(gaussian.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32")))
     assert np.all(np.isfinite(z))
     assert np.all(z != 0)
     assert np.abs(z).max() == pytest.approx(noise.SUPPORT, rel=1e-6)
     assert noise.SUPPORT > 9
     np.testing.assert_allclose(z, oracle.normal_of_words(grid), rtol=5 * 2**-24)
-    flipped = noise.normal_of_words(tuple(columns[:3]), columns[3] ^ 1, jnp.dtype("float32"))
+    flipped = gaussian.normal_of_words(tuple(columns[:3]), columns[3] ^ 1, jnp.dtype("float32"))
     assert np.array_equal(-z, np.asarray(flipped))  # symmetric, bit for bit
 
 
@@ -169,7 +170,7 @@ def test_the_map_is_accurate_everywhere():
         bits = bits if i % 2 else bits ^ (2**96 - 1)
         row[:3] = [(bits >> s) & 0xFFFFFFFF for s in (64, 32, 0)]
     columns = [jnp.asarray(column, jnp.uint32) for column in words.T]
-    z = noise.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32"))
+    z = gaussian.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32"))
     want = oracle.normal_of_words(words)
     np.testing.assert_allclose(np.asarray(z, np.float64), want, rtol=5 * 2**-24)
 
@@ -227,18 +228,18 @@ def numpy_normal(words, g_bits, contracted, sqrt_ulps):
     near = f32(2.0**-97)
     for part, power in zip(parts, (-96, -72, -48, -24), strict=True):
         near = (near + part.astype(f32) * f32(2.0**power)).astype(f32)
-    offset = near.view(np.int32) - noise._SQRT_HALF_BITS
-    low_f = ((offset & 0x7FFFFF) + noise._SQRT_HALF_BITS).astype(np.int32).view(f32) - f32(1)
+    offset = near.view(np.int32) - gaussian._SQRT_HALF_BITS
+    low_f = ((offset & 0x7FFFFF) + gaussian._SQRT_HALF_BITS).astype(np.int32).view(f32) - f32(1)
     far = near > f32(1 - math.sqrt(0.5))
     f = np.where(upper, np.where(far, f32(1) - f32(2) * near, -near), low_f)
     e = np.where(upper, np.where(far, -1, 0), offset >> 23).astype(f32)
-    correction = f * f * fused(f, polynomial(noise._LOG, f), f32(-0.5))
-    log = fused(e, f32(noise._LOG2[0]), f + fused(e, f32(noise._LOG2[1]), correction))
+    correction = f * f * fused(f, polynomial(gaussian._LOG, f), f32(-0.5))
+    log = fused(e, f32(gaussian._LOG2[0]), f + fused(e, f32(gaussian._LOG2[1]), correction))
     root = np.sqrt(f32(-2 * (1 - 2.0**-24)) * log)
     for _ in range(abs(sqrt_ulps)):
         root = np.nextafter(root, f32(np.copysign(np.inf, sqrt_ulps)))
     g = (g_bits.astype(f32) + f32(0.5)) * f32(2.0**-31)
-    return root * (g * polynomial(noise._SINE, g * g))
+    return root * (g * polynomial(gaussian._SINE, g * g))
 
 
 def law_in_numpy(contracted, sqrt_ulps, angles=2**11):
@@ -270,7 +271,7 @@ def test_a_square_root_off_by_six_ulps_is_seen():
 def test_the_numpy_map_is_that_of_the_library():
     words = np.random.default_rng(3).integers(0, 2**32, (4, 4000), dtype=np.uint32)
     columns = [jnp.asarray(column) for column in words]
-    want = np.abs(noise.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32")))
+    want = np.abs(gaussian.normal_of_words(tuple(columns[:3]), columns[3], jnp.dtype("float32")))
     for contracted in (False, True):
         found = numpy_normal(words[:3], words[3] >> 1, contracted, 0)
         np.testing.assert_allclose(found, want, rtol=5 * 2**-24)
@@ -359,7 +360,7 @@ def test_a_release_draws_leaves_in_their_own_shape_with_their_own_numbers(monkey
     """What is released is the oracle's normals on the grid, whichever way they are drawn."""
     tree = [jnp.zeros(40), jnp.zeros((20, 30)), jnp.zeros(600)]
     together = jax.jit(lambda key: noise.release(key, tree, tree, 1.0))(KEY)
-    monkeypatch.setattr(noise, "_OWN_DRAW", 600)
+    monkeypatch.setattr(gaussian, "_OWN_DRAW", 600)
     apart = jax.jit(lambda key: noise.release(key, tree, tree, 1.0))(KEY)
     for leaf, (one, two) in enumerate(zip(together, apart, strict=True)):
         want = np.round(oracle.normals(WORDS, leaf, range(one.size)) * 16) / 16

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from scipy import stats
 
-from dpjax import sampling as module
-from dpjax.sampling import Drawn, FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from dpjax.sampling import Drawn, FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson, base
+from dpjax.sampling import draws as module
 from tests.oracles.noise import folded, threefry2x32
 
 N, DRAWS = 50, 20_000
@@ -173,9 +173,9 @@ def test_fixed_size_is_uniform_over_all_subsets(size):
 
 def test_ties_are_drawn_again(monkeypatch):
     """With two bits to a ticket nearly every draw ties, often more than once."""
-    fine = module._tickets
+    fine = module.ticket_words
     monkeypatch.setattr(
-        module, "_tickets", lambda key, rows: tuple(w >> 30 for w in fine(key, rows))
+        module, "ticket_words", lambda key, rows: tuple(w >> 30 for w in fine(key, rows))
     )
     jax.clear_caches()
     for sampling in (FixedSize(3, 7), TruncatedPoisson(7, 7, 3)):
@@ -335,13 +335,13 @@ def test_a_key_for_each_device(mesh, name):
 def test_eager_draws_compile_once_and_equal_jitted_ones(name):
     jitted = jax.jit(SAMPLERS[name].draw)
     SAMPLERS[name].draw(jax.random.key(0), 0)
-    before = module._drawn._cache_size()
+    before = base._drawn._cache_size()
     for t in range(10):
         rows = SAMPLERS[name].draw(jax.random.key(1), t).rows()
         assert isinstance(rows, np.ndarray)
         assert np.array_equal(rows, jitted(jax.random.key(1), t).rows())
         assert np.array_equal(rows, np.unique(rows))
-    assert module._drawn._cache_size() <= before + 1  # a Python int as the step is weakly typed
+    assert base._drawn._cache_size() <= before + 1  # a Python int as the step is weakly typed
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

@@ -1,23 +1,30 @@
 """Per-example gradients as an opaque object that offers norms and weighted sums."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from dpjax.device_sums import Limits, grid_sum, limb_sum, off_grid, one_limb
-from dpjax.devices import varying
+from dpjax.devices import (
+    Limits,
+    as_automatic,
+    as_explicit,
+    automatic_axes,
+    grid_sum,
+    limb_sum,
+    off_grid,
+    one_limb,
+    varying,
+)
 from dpjax.gradients.groups import GroupIndex, Groups, group_index
+from dpjax.gradients.placement import refuse_flattening
 from dpjax.gradients.rows import BatchRows, Chunk
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk
 from dpjax.sampling import Sampling
-from dpjax.spmd import as_automatic, as_explicit, automatic_axes
 from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
 
 try:
@@ -526,48 +533,6 @@ def _materialised(chunk: ChunkGrads) -> MaterialisedChunk:
     return chunk
 
 
-def _refuse_flattening(grads: PerExampleGrads) -> NoReturn:
-    del grads
-    raise TypeError(_placement_error())
-
-
-def _placement_error() -> str:
-    """Returns the error message: who treated these as plain gradients, and what to do instead."""
-    who = _caller()
-    if who == "MultiSteps":
-        return (
-            "optax.MultiSteps would add up per-example gradients: expected dpjax.clipped_sum for "
-            "the parts of a batch, their sum with +, and one tx.update of the sum"
-        )
-    if who is None:
-        return (
-            "per-example gradients cannot leave the function that made them or be mapped over: "
-            "expected dpjax.privatize(...).update in the same function, before anything else"
-        )
-    if who == "flax's Optimizer":
-        return (
-            "nnx.Optimizer takes no per-example gradients: expected dpjax.nnx.Optimizer in its "
-            "place, made with the same arguments"
-        )
-    return (
-        f"{who} would take per-example gradients for gradients: expected dpjax.privatize first in "
-        f"the chain and around nothing else, and {who} behind it"
-    )
-
-
-def _caller() -> str | None:
-    """Returns the name of the optax or Flax transformation whose update is running, if any."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "").split(".")[0]
-        name, *_, function = [frame.f_code.co_qualname, *frame.f_code.co_qualname.split(".")]
-        if module in ("optax", "flax") and function.startswith("update"):
-            name = name.split(".")[0]
-            return name if name == "MultiSteps" else f"{module}'s {name}"
-        frame = frame.f_back
-    return None
-
-
 jax.tree_util.register_pytree_node(
-    PerExampleGrads, _refuse_flattening, lambda aux, children: _refuse_flattening(aux)
+    PerExampleGrads, refuse_flattening, lambda aux, children: refuse_flattening(aux)
 )

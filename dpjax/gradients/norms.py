@@ -8,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from dpjax.spmd import mesh_of
+from dpjax.devices import mesh_of
 from dpjax.twofloat import accumulation_dtype
 
 __all__ = [

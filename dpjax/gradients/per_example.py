@@ -10,7 +10,14 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from dpjax import _checks
-from dpjax.devices import varying, varying_zero
+from dpjax.devices import (
+    as_automatic,
+    automatic_axes,
+    explicit_mesh,
+    leading_axis,
+    varying,
+    varying_zero,
+)
 from dpjax.gradients.ghost import auto_engine, ghost_engine, ghost_two_pass_engine
 from dpjax.gradients.interface import DeferredPass, PerExampleGrads
 from dpjax.gradients.model_state import (
@@ -23,7 +30,6 @@ from dpjax.gradients.norms import settled
 from dpjax.gradients.rows import BatchRows, batch_rows, drawn_rows, leading_size, packed_rows
 from dpjax.gradients.vmap import ChunkGrads, MaterialisedChunk, vmap_engine
 from dpjax.sampling import Drawn, Packed
-from dpjax.spmd import as_automatic, automatic_axes, explicit_mesh, leading_axis
 
 __all__ = [
     "ENGINES",

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
+from dpjax.devices import WHOLE, Shards
 from dpjax.sampling import Drawn, Packed
-from dpjax.spmd import WHOLE, Shards
 
 __all__ = [
     "BatchRows",

@@ -9,11 +9,11 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from dpjax.devices import WHOLE, Shards
 from dpjax.gradients.convolutions import channels_last_convolutions
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.norms import row_norms, settled
 from dpjax.gradients.rows import Chunk, loss_arguments
-from dpjax.spmd import WHOLE, Shards
 from dpjax.twofloat import TwoFloat, weighted_row_sum
 
 __all__ = ["ChunkGrads", "LossFn", "MaterialisedChunk", "vmap_engine"]

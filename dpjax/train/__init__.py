@@ -14,12 +14,13 @@ from dpjax.train.config import (
 from dpjax.train.export import export
 from dpjax.train.feed import build_runner
 from dpjax.train.folder import RunFolder, member_key, root_key
+from dpjax.train.loop import Preempted, Result
 from dpjax.train.mesh import LostProcessError
 from dpjax.train.network import load_dataset
 from dpjax.train.plan import Plan, resolve
 from dpjax.train.run import Run
 from dpjax.train.step import Program, TrainState, build_program
-from dpjax.train.training import Preempted, Result, train
+from dpjax.train.training import train
 
 __all__ = [
     "CheckpointError",

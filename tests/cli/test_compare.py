@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpjax.cli import main
-from dpjax.train import RunFolder, training
+from dpjax.train import RunFolder, loop
 from tests.cli.calls import printed, refused
 from tests.cli.run_folders import png_size
 
@@ -32,7 +32,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_training(monkeypatch):
-    monkeypatch.setattr(training._Loop, "_advance", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(loop.Loop, "_advance", lambda *_: pytest.fail("it trained"))
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ def test_ctrl_c_and_going_on(capsys, place, monkeypatch, no_picture):
     (place / "own.toml").write_text(FILE)
     argv = [*TINY, "--config", "own.toml", "--out", "both"]
     with monkeypatch.context() as patch:
-        train = training._Loop.to_the_end
+        train = loop.Loop.to_the_end
 
         def to_the_end(self):
             if self._plan.method.name == "auto_s":
                 raise KeyboardInterrupt
             return train(self)
 
-        patch.setattr(training._Loop, "to_the_end", to_the_end)
+        patch.setattr(loop.Loop, "to_the_end", to_the_end)
         assert main(argv) == 130
     err = capsys.readouterr().err
     assert err == (

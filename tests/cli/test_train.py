@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax.cli import main, printing
-from dpjax.train import RunFolder, training
+from dpjax.train import RunFolder, loop
 from tests.cli.calls import printed, refused
 
 TINY = (
@@ -33,18 +33,18 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def no_training(monkeypatch):
     """Fails the test if a refused command takes a step."""
-    monkeypatch.setattr(training._Loop, "_advance", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(loop.Loop, "_advance", lambda *_: pytest.fail("it trained"))
 
 
 def stop_at(monkeypatch, step, error):
     """Makes the driver stop before the step after `step`."""
 
-    def advance(self, boundary, original=training._Loop._advance):
+    def advance(self, boundary, original=loop.Loop._advance):
         if self._step >= step:
             raise error
         original(self, boundary)
 
-    monkeypatch.setattr(training._Loop, "_advance", advance)
+    monkeypatch.setattr(loop.Loop, "_advance", advance)
 
 
 class TestHelp:
@@ -219,11 +219,11 @@ def models(capsys, run):
 class TestMembers:
     def test_seeds_go_in_one_program_and_cost_each_and_all(self, capsys, place, monkeypatch):
         compiled = []
-        original = training._Loop.to_the_end
+        original = loop.Loop.to_the_end
         monkeypatch.setattr(
-            training._Loop,
+            loop.Loop,
             "to_the_end",
-            lambda loop: compiled.append(len(loop._runs)) or original(loop),
+            lambda own: compiled.append(len(own._runs)) or original(own),
         )
         text = printed(capsys, [*NOISY, "--seeds", "2", "--out", "two"])
         assert compiled == [2]
@@ -272,7 +272,7 @@ class TestGoingOn:
     def test_sigterm_saves_and_says_how_to_resume(self, capsys, place, monkeypatch, every):
         """Where the run is, it is saved, behind an evaluation that is due there."""
         argv = [*NOISY, "--set", f"run.evaluate_every={every}", "--out", "run"]
-        original = training._Loop._advance
+        original = loop.Loop._advance
 
         def told(self, boundary):
             original(self, boundary)
@@ -280,7 +280,7 @@ class TestGoingOn:
 
         before = signal.getsignal(signal.SIGTERM)
         with monkeypatch.context() as patch:
-            patch.setattr(training._Loop, "_advance", told)
+            patch.setattr(loop.Loop, "_advance", told)
             assert main(argv) == 143
         assert signal.getsignal(signal.SIGTERM) is before
         assert capsys.readouterr().err == (

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import dpjax
-from dpjax.device_sums import grid_sum, one_limb
+from dpjax.devices import grid_sum, one_limb
 from dpjax.noise import standard_normal
 from dpjax.sampling import FixedSize, Poisson, TruncatedPoisson
 from dpjax.twofloat import TwoFloat

@@ -7,7 +7,7 @@ import pytest
 
 import dpjax.papers.auto_dp_sgd  # noqa: F401 (a method that it makes known)
 from dpjax.data import Dataset, Pixels, Split
-from dpjax.train import Experiment, build_program, training
+from dpjax.train import Experiment, build_program, loop
 from dpjax.train.step import Program
 
 N, TEST = 90, 30
@@ -51,14 +51,14 @@ class Killed(Exception):
 
 def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
     """Makes the loop die after so many steps, as a kill would, without any clean-up."""
-    original = training._Loop._advance
+    original = loop.Loop._advance
 
     def advance(self: Any, boundary: int) -> None:
         if self._step >= steps:
             raise Killed
         original(self, min(boundary, steps))
 
-    patch.setattr(training._Loop, "_advance", advance)
+    patch.setattr(loop.Loop, "_advance", advance)
 
 
 def program(

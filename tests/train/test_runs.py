@@ -11,7 +11,7 @@ import pytest
 from dpjax.accounting import Ledger, Steps
 from dpjax.data import fingerprints
 from dpjax.models.parameters import flat
-from dpjax.train import Run, RunFolder, build_program, export, root_key, train, training
+from dpjax.train import Run, RunFolder, build_program, export, loop, root_key, train
 from dpjax.train.folder import NOT_PRIVATE
 from tests.train import small
 from tests.train.small import Killed, N, experiment, images
@@ -158,8 +158,8 @@ class TestResume:
     def test_checkpoints_come_by_time_between_evaluations_too(self, tmp_path, monkeypatch):
         saved, save = [], Run.save
         monkeypatch.setattr(Run, "save", lambda run: saved.append(int(run.state.step)) or save(run))
-        monkeypatch.setattr(training, "_SECONDS_PER_CALL", 0.0)  # one step a call
-        monkeypatch.setattr(training, "_SECONDS_PER_CHECKPOINT", 0.0)
+        monkeypatch.setattr(loop, "_SECONDS_PER_CALL", 0.0)  # one step a call
+        monkeypatch.setattr(loop, "_SECONDS_PER_CHECKPOINT", 0.0)
         run(tmp_path / "run", run__checkpoint_every="none", run__evaluate_every=8)
         assert saved == list(range(9))
 

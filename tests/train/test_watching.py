@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dpjax.train import Run, RunFolder, train, training
+from dpjax.train import Run, RunFolder, loop, train
 from dpjax.train import run as run_module
 from dpjax.train.progress import Bar, Lines, progress_for
 from tests.train.small import experiment, images
@@ -94,8 +94,8 @@ def test_a_bar_where_there_is_a_terminal(monkeypatch, stdout, stderr, expected):
 
 def test_of_many_evaluations_few_epsilons_are_computed_and_all_hold(tmp_path, monkeypatch):
     """The next computed one's, which is larger."""
-    monkeypatch.setattr(training, "_EXACT", 3)
-    monkeypatch.setattr(training, "_LONG", 3)
+    monkeypatch.setattr(loop, "_EXACT", 3)
+    monkeypatch.setattr(loop, "_LONG", 3)
     computed, original = [], Run.epsilon
     monkeypatch.setattr(Run, "epsilon", lambda run, t: computed.append(t) or original(run, t))
     asked = experiment(**{**RUN, "run__evaluate_every": 1})

@@ -7,9 +7,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import chex
 import jax
@@ -17,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax.devices import varying_zero
-from dpjax.gradients.ghost.backward import Pass, backward_pass, by_leaf, former
-from dpjax.gradients.ghost.contractions import Given, Site, weighted_site_sum
+from dpjax.devices import mesh_of
+from dpjax.gradients.ghost.backward import former
+from dpjax.gradients.ghost.contractions import Given, Site
 from dpjax.gradients.ghost.norms import (
     Gram,
     Square,
@@ -33,112 +31,22 @@ from dpjax.gradients.ghost.norms import (
     scaled_site_norms,
 )
 from dpjax.gradients.ghost.planner import Block, blocks_of, cheaper_engine
-from dpjax.gradients.ghost.trace import TracedLoss, analysed
+from dpjax.gradients.ghost.sums import block_sums, kept_sums, summed_at_site
+from dpjax.gradients.ghost.work import GhostChunk, Weighted, Work, program_of
 from dpjax.gradients.groups import GroupIndex
 from dpjax.gradients.jaxprs import aval_of, is_float, needed_inside, needed_values
-from dpjax.gradients.norms import combined_norm, row_squares
+from dpjax.gradients.norms import row_squares
 from dpjax.gradients.platforms import Platform, by_platform
 from dpjax.gradients.rows import Chunk, loss_arguments
 from dpjax.gradients.vmap import ChunkGrads, LossFn, vmap_engine
-from dpjax.spmd import Shards, mesh_of
-from dpjax.twofloat import TwoFloat, accumulation_dtype
+from dpjax.twofloat import accumulation_dtype
 
-__all__ = [
-    "GhostChunk",
-    "Work",
-    "auto_engine",
-    "book_kept",
-    "ghost_engine",
-    "ghost_two_pass_engine",
-]
+__all__ = ["auto_engine", "book_kept", "ghost_engine", "ghost_two_pass_engine"]
 
-# Maps the rows' weights and norms by group, and which rows to keep, to the sum for each leaf.
-_Weighted = Callable[[jax.Array, jax.Array, jax.Array, GroupIndex], list[jax.Array]]
-# Takes a function from an all-zero (k, leaves) mask to (k,) rows; returns those rows and their
-# norms by leaf.
-_Careful = Callable[[Callable[[jax.Array], jax.Array]], tuple[jax.Array, jax.Array]]
-
-# Below this, squares of single entries may have underflowed.
-_LEAST = 1e-20
-# How much of a squared norm may be in doubt before it is computed again.
-_MOST_DOUBTED = 2e-2
 # How many rows are computed again together, on platforms where that is not one.
 _AT_ONCE = 8
 # Up to this many numbers, gradients of one size are copied together, to compile one program.
 _SMALL = 4096
-
-
-@dataclass(frozen=True)
-class GhostChunk:
-    """The examples of a chunk: the norm of every leaf, and how to compute the weighted sum.
-
-    Attributes:
-        aux: the auxiliary outputs, with a leading axis.
-        real: (k,) bool, False for padding.
-        squares: (k, leaves), the squared norms, and how much of them is in doubt.
-        cancelling: whether the weighted sum adds an example's terms one by one, which may be longer
-            than their sum; otherwise it adds whole gradients.
-        shards: how the examples are split over devices.
-    """
-
-    aux: chex.ArrayTree
-    real: jax.Array
-    squares: Square
-    cancelling: bool
-    shards: Shards
-    _careful: _Careful = field(repr=False)
-    _weighted: _Weighted = field(repr=False)
-    _treedef: chex.PyTreeDef = field(repr=False)
-
-    def norms(self, groups: GroupIndex) -> jax.Array:
-        """Returns (k, G) norms; a row that is not finite is +inf in all groups.
-
-        If more than 2% of a group's squared norm is in doubt, or numbers may have overflowed or
-        underflowed, the row's gradients are formed and its norms computed again from scaled
-        numbers. The choice is made per row: if another row could change it, one example could move
-        the contributions of all. The branch is for speed.
-        """
-        value, doubt = (_group_sums(part, groups) for part in self.squares)
-        fast = jnp.sqrt(value)
-        if len(self.real) == 0:
-            return fast
-        sure = (doubt <= _MOST_DOUBTED * value) & jnp.isfinite(value) & (value >= _LEAST)
-
-        def needed(zero: jax.Array) -> jax.Array:
-            """Returns the rows to compute again; `zero` marks the leaves known to be zero."""
-            nothing = _group_sums((~zero).astype(value.dtype), groups) == 0
-            return self.real & ~jnp.all(sure | nothing, axis=1)
-
-        def careful() -> jax.Array:
-            rows, lengths = self._careful(needed)
-            again = _group_norms(lengths, groups).astype(fast.dtype)
-            return jnp.where(rows[:, None], again, fast)
-
-        norms = jax.lax.cond(jnp.all(sure | ~self.real[:, None]), lambda: fast, careful)
-        return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
-
-    def weighted_sum(self, weights: jax.Array, norms: jax.Array, groups: GroupIndex) -> TwoFloat:
-        """Returns ``sum_i weights[i, group] * g_i`` over the real rows whose norm is finite.
-
-        If the chunk has several shards, returns one sum per shard, along a leading axis.
-        """
-        keep = self.real & jnp.isfinite(norms[:, 0])
-        sums = self._weighted(jnp.where(keep[:, None], weights, 0), norms, keep, groups)
-        total = jax.tree.unflatten(self._treedef, sums)
-        return TwoFloat(total, jax.tree.map(jnp.zeros_like, total))
-
-    def rerounding(self, rows: int) -> float:
-        """Returns ``sqrt(rows) (2^-23 k + 2^-14 [cancelling])``: a measured figure, not a proof.
-
-        A float32 product over the k rows of a shard, each of length 1, is off by about
-        ``0.3 k^1.5 2^-24``, and errors of different chunks are independent; the first term is four
-        times that. The second term is more than a search over rows that cancel within themselves
-        found; their norms include an allowance for rounding, which keeps it small.
-        """
-        each = 2.0**-23 * (len(self.real) // self.shards.count) + (
-            2.0**-14 if self.cancelling else 0.0
-        )
-        return math.sqrt(rows) * each
 
 
 def ghost_engine(
@@ -185,99 +93,8 @@ def auto_engine(
         key: None, or the key that is folded with each row's number.
     """
     data = loss_arguments(chunk, key)
-    ghost = cheaper_engine(blocks_of(_program_of(loss_fn, params, data))) == "ghost"
+    ghost = cheaper_engine(blocks_of(program_of(loss_fn, params, data))) == "ghost"
     return (ghost_engine if ghost else vmap_engine)(loss_fn, params, chunk, key)
-
-
-@dataclass(frozen=True)
-class Work:
-    """One pass over the examples of a chunk, and the blocks of the plan."""
-
-    program: TracedLoss
-    blocks: list[Block]
-    leaves: list[jax.Array]
-    treedef: chex.PyTreeDef
-    data: tuple[chex.ArrayTree, ...]
-    real: jax.Array
-    shards: Shards
-    passed: Pass
-
-    @classmethod
-    def begun(
-        cls, loss_fn: LossFn, params: chex.ArrayTree, chunk: Chunk, key: chex.PRNGKey | None
-    ) -> "Work":
-        """Traces the loss and passes over the examples."""
-        data = loss_arguments(chunk, key)
-        program = _program_of(loss_fn, params, data)
-        leaves, treedef = jax.tree.flatten(params)
-        leaves = [jnp.asarray(leaf) for leaf in leaves]
-        passed = chunk.shards.pinned(
-            backward_pass(program, leaves, data, varying_zero(data, leaves))
-        )
-        blocks = blocks_of(program)
-        return cls(program, blocks, leaves, treedef, data, chunk.real, chunk.shards, passed)
-
-    def again(self, data: tuple[chex.ArrayTree, ...]) -> "Work":
-        """Passes over other examples."""
-        passed = self.shards.pinned(
-            backward_pass(self.program, self.leaves, data, varying_zero(data, self.leaves))
-        )
-        return replace(self, data=data, passed=passed)
-
-    def given(self, block: Block) -> list[Given]:
-        """Returns what the pass returned at each site of a block."""
-        numbers = [site.meeting.number for site in block.sites]
-        return [Given(self.passed.kept[i], self.passed.cotangents[i]) for i in numbers]
-
-    def chunk_of(
-        self,
-        squares: Square,
-        careful: _Careful,
-        weighted: _Weighted,
-        unformed: Sequence[Block],
-    ) -> GhostChunk:
-        """Returns the chunk.
-
-        Args:
-            squares: the squared norms of all leaves.
-            careful: computes the norms of chosen rows again.
-            weighted: computes the weighted sum.
-            unformed: the blocks summed without forming gradients.
-        """
-        cancelling = any(map(_several_terms, unformed))
-        return GhostChunk(
-            self.passed.aux,
-            self.real,
-            squares,
-            cancelling,
-            self.shards,
-            careful,
-            weighted,
-            self.treedef,
-        )
-
-    def columns(self, leaves: Sequence[int], parts: Sequence[jax.Array]) -> jax.Array:
-        """Returns (k, leaves) for all leaves, from arrays (k, n) of some; zero for the others.
-
-        Args:
-            leaves: the leaf of each column of the arrays, one array after another.
-            parts: the arrays.
-        """
-        losses = self.passed.losses
-        zero = jnp.zeros_like(losses, accumulation_dtype(losses), shape=(len(losses), 1))
-        places = {leaf: i for i, leaf in enumerate(leaves, 1)}
-        order = np.array([places.get(i, 0) for i in range(len(self.leaves))], np.int32)
-        return jnp.concatenate([zero, *parts], axis=1)[:, order]
-
-    def every_leaf(self, sums: dict[int, jax.Array]) -> list[jax.Array]:
-        """Returns the sums of all leaves; zero for one that meets no data."""
-        parts = () if self.shards.count == 1 else (self.shards.count,)
-        return [
-            sums[i]
-            if i in sums
-            else jnp.zeros_like(leaf, accumulation_dtype(leaf), shape=(*parts, *leaf.shape))
-            for i, leaf in enumerate(self.leaves)
-        ]
 
 
 def book_kept(work: Work) -> GhostChunk:
@@ -285,7 +102,7 @@ def book_kept(work: Work) -> GhostChunk:
     squares, kept = by_platform(partial(_measured, work, True))
     unformed = [block for block in work.blocks if block.method != "form"]
     return work.chunk_of(
-        squares, partial(_careful_norms, work, kept), _kept_sums(work, kept), unformed
+        squares, partial(_careful_norms, work, kept), kept_sums(work, kept), unformed
     )
 
 
@@ -400,7 +217,7 @@ def _measured_row(
 
 def _as_summed(platform: Platform, block: Block, given: Sequence[Given]) -> Sequence[Given]:
     """Returns the operands as the weighted sum rounds them, if it is computed at the site."""
-    if not _summed_at_site(block) or block.method == "rows":
+    if not summed_at_site(block) or block.method == "rows":
         return given
     return [block.sites[0].rounded(platform, given[0])]
 
@@ -483,7 +300,7 @@ def _careful_row(
     for block, own in zip(blocks, given, strict=True):
         if block.method == "rows":
             lookups[block.leaves[0]] = lookup_norm(block.sites[0], own[0])
-        elif _summed_at_site(block):
+        elif summed_at_site(block):
             sites[block.leaves[0]] = (block.sites[0], own[0])
         else:
             formed = former(platform, block, work.leaves)(own)
@@ -500,96 +317,21 @@ def _careful_row(
     return jnp.concatenate(parts)[order]
 
 
-def _kept_sums(work: Work, kept: dict[int, jax.Array]) -> _Weighted:
-    """Returns the weighted sums, from kept gradients or from factors."""
-    direct = {block.leaves[0]: block.sites[0].node for block in work.blocks if block.direct}
-    unformed = {block.leaves[0]: block for block in work.blocks if block.method != "form"}
-    factors = {i: work.given(block)[0] for i, block in unformed.items()}
-
-    def weighted(
-        weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
-    ) -> list[jax.Array]:
-        def summed(platform: Platform) -> dict[int, jax.Array]:
-            def of_shard(
-                weights: jax.Array, rows: tuple[dict[int, jax.Array], dict[int, Given]]
-            ) -> dict[int, jax.Array]:
-                formed, given = rows
-                found = {
-                    i: _weighted_rows(platform, weights[:, groups.of_leaf[i]], x)
-                    for i, x in formed.items()
-                }
-                for i, block in unformed.items():
-                    column = weights[:, groups.of_leaf[i]]
-                    found[i] = weighted_site_sum(platform, block.sites[0], given[i], column)
-                for i, node in direct.items():
-                    found[i] = by_leaf(node, found[i], work.leaves[i])
-                return found
-
-            sums = partial(work.shards.each(of_shard), weights)
-            return _over_clean_rows(platform, sums, (kept, factors), keep, norms)
-
-        return work.every_leaf(by_platform(summed))
-
-    return weighted
-
-
-def _over_clean_rows(
-    platform: Platform,
-    fn: Callable[[chex.ArrayTree], chex.ArrayTree],
-    rows: chex.ArrayTree,
-    keep: jax.Array,
-    norms: jax.Array,
-) -> chex.ArrayTree:
-    """Returns ``fn(rows)`` with rows that are not finite replaced by zeros.
-
-    On a CPU a masked copy of all rows is expensive, so it is made only if some row is not finite.
-    Elsewhere the mask is fused into reading the rows, and a branch costs more.
-
-    Args:
-        platform: where it runs.
-        fn: a sum over rows in which rows that are not kept have weight 0.
-        rows: pytree of arrays with a leading axis.
-        keep: (k,) bool, the rows that are real and finite.
-        norms: the norms of all rows, padding included.
-    """
-
-    def masked(leaf: jax.Array) -> jax.Array:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf
-        return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
-
-    if not platform.serial:
-        return fn(jax.tree.map(masked, rows))
-
-    # A loop of at most one turn, not a branch: a branch would copy the rows, or compile `fn` twice.
-    def mask(state: tuple[jax.Array, chex.ArrayTree]) -> tuple[jax.Array, chex.ArrayTree]:
-        dirty, rows = state
-        return ~dirty, jax.tree.map(masked, rows)
-
-    dirty = ~jnp.all(jnp.isfinite(norms))
-    _, clean = jax.lax.while_loop(lambda state: state[0], mask, (dirty, rows))
-    return fn(clean)
-
-
 def _unkept(work: Work) -> GhostChunk:
     """Returns the chunk of one pass that keeps only the norms."""
     squares, _ = by_platform(partial(_measured, work, False))
-    unformed = [block for block in work.blocks if _summed_at_site(block)]
+    unformed = [block for block in work.blocks if summed_at_site(block)]
     return work.chunk_of(squares, partial(_careful_norms, work, {}), _second_pass(work), unformed)
 
 
 def _off(platform: Platform, block: Block, given: Sequence[Given]) -> jax.Array:
     """Returns the rounding of a weighted sum that is not taken over formed gradients."""
-    if not _summed_at_site(block):
+    if not summed_at_site(block):
         return jnp.zeros(())
     return rounding(platform, block.sites[0], given[0])
 
 
-def _summed_at_site(block: Block) -> bool:
-    return block.method == "rows" or (block.direct and block.sites[0].product is not None)
-
-
-def _second_pass(work: Work) -> _Weighted:
+def _second_pass(work: Work) -> Weighted:
     def weighted(
         weights: jax.Array, norms: jax.Array, keep: jax.Array, groups: GroupIndex
     ) -> list[jax.Array]:
@@ -610,7 +352,7 @@ def _second_pass(work: Work) -> _Weighted:
             found: dict[int, jax.Array] = {}
             for block in again.blocks:
                 columns = [weights[:, groups.of_leaf[i]] for i in block.leaves]
-                sums = _sums(platform, again, block, columns, keep)
+                sums = block_sums(platform, again, block, columns, keep)
                 found.update(zip(block.leaves, sums, strict=True))
             return found
 
@@ -633,32 +375,6 @@ def _rounds_to_half(jaxpr: core.Jaxpr, needed: Sequence[bool]) -> bool:
     return any(_rounds_to_half(*each) for each in inner)
 
 
-def _sums(
-    platform: Platform, work: Work, block: Block, weights: list[jax.Array], keep: jax.Array
-) -> list[jax.Array]:
-    given = work.given(block)
-    site, node = block.sites[0], block.sites[0].node
-    rows: Any = given[0]  # of a site, or the formed gradients of each leaf
-    if not _summed_at_site(block):
-        form = former(platform, block, work.leaves)
-        serial = platform.serial and any(map(is_large, block.sites))
-        rows = work.shards.mapped(form, given) if serial else jax.vmap(form)(given)
-
-    def of_shard(weights: list[jax.Array], rows: Any, keep: jax.Array) -> list[jax.Array]:
-        if _summed_at_site(block):
-            sums = [weighted_site_sum(platform, site, rows, weights[0])]
-        else:
-            sums = [
-                _weighted_rows(platform, column, own)
-                for column, own in zip(weights, rows, strict=True)
-            ]
-        if block.direct or _summed_at_site(block):
-            sums = [by_leaf(node, sums[0], work.leaves[block.leaves[0]])]
-        return [jnp.where(jnp.any(keep), total, 0) for total in sums]
-
-    return work.shards.each(of_shard)(weights, rows, keep)
-
-
 def _replaced(data: chex.ArrayTree, keep: jax.Array) -> chex.ArrayTree:
     """Returns the rows of a shard, with a kept row in place of each row that is not kept."""
     good = jnp.argmax(keep)
@@ -667,50 +383,3 @@ def _replaced(data: chex.ArrayTree, keep: jax.Array) -> chex.ArrayTree:
         return jnp.where(keep.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, leaf[good])
 
     return jax.tree.map(one, data)
-
-
-def _several_terms(block: Block) -> bool:
-    site = block.sites[0]
-    return site.product is None or site.sizes[1] > 1
-
-
-def _group_norms(leaf_norms: jax.Array, groups: GroupIndex) -> jax.Array:
-    """Returns (k, G) norms from (k, leaves); a row that is not finite is +inf in all groups."""
-    members = [
-        [i for i, group in enumerate(groups.of_leaf) if group == j]
-        for j in range(len(groups.names))
-    ]
-    columns = [combined_norm(leaf_norms[:, jnp.array(mine)]) for mine in members]
-    norms = jnp.stack(columns, axis=-1)
-    return jnp.where(jnp.all(jnp.isfinite(norms), axis=1, keepdims=True), norms, jnp.inf)
-
-
-def _group_sums(values: jax.Array, groups: GroupIndex) -> jax.Array:
-    """Returns (k, G) sums over the leaves of each group, from (k, leaves)."""
-    member = np.zeros((values.shape[1], len(groups.names)), bool)
-    member[np.arange(values.shape[1]), list(groups.of_leaf)] = True
-    # Not a matrix product: zero times a leaf that is not finite would be NaN in other groups.
-    return jnp.sum(jnp.where(member, values[:, :, None], 0), axis=1)
-
-
-def _weighted_rows(platform: Platform, weights: jax.Array, rows: jax.Array) -> jax.Array:
-    """Returns ``sum_i weights[i] rows[i]`` in float32 or wider."""
-    wide = accumulation_dtype(rows)
-    weights, rows = weights.astype(wide), rows.astype(wide)
-    if platform.serial:
-        return jnp.tensordot(weights, rows, axes=1)
-    # A matrix product would round its factors.
-    return jnp.sum(weights.reshape((-1,) + (1,) * (rows.ndim - 1)) * rows, axis=0)
-
-
-def _program_of(
-    loss_fn: LossFn, params: chex.ArrayTree, data: tuple[chex.ArrayTree, ...]
-) -> TracedLoss:
-    """Returns the program of a loss, from data with a leading axis of examples."""
-
-    def first(leaf: chex.Array) -> jax.Array:
-        # From a real example, since its type may say over which devices it varies.
-        leaf = jnp.asarray(leaf)
-        return leaf[0] if len(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype)
-
-    return analysed(loss_fn, params, *jax.tree.map(first, data))

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.devices import mesh_of
 from dpjax.gradients.ghost.contractions import (
     Given,
     Site,
@@ -35,7 +36,6 @@ from dpjax.gradients.ghost.contractions import (
 from dpjax.gradients.ghost.trace import Meeting
 from dpjax.gradients.norms import power_of_two, row_squares
 from dpjax.gradients.platforms import Platform
-from dpjax.spmd import mesh_of
 
 __all__ = [
     "Gram",

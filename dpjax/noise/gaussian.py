@@ -1,53 +1,25 @@
-"""Random bits, Gaussian noise with its whole tail, and its release on a public grid.
+"""Standard normals with their whole tail: which bits each number reads, and the map from them."""
 
-One definition of bits serves noise and sampling: Threefry-2x32 with 20 rounds, evaluated at
-counters (Salmon et al., Random123, 2011). No flag and no version of JAX changes them.
-docs/noise.md says how the noise is made, and what it does and does not protect against.
-"""
-
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dpjax._record import Record
-from dpjax.spmd import mesh_of
-from dpjax.twofloat import two_sum
+from dpjax.devices import mesh_of
+from dpjax.noise.bits import Words, random_words
 
-__all__ = [
-    "DEFINITION",
-    "SUPPORT",
-    "checked_key",
-    "fold",
-    "grid_unit",
-    "on_grid",
-    "random_words",
-    "release",
-    "sigma_gradient",
-    "standard_normal",
-    "stream",
-    "white",
-]
+__all__ = ["SUPPORT", "JointDraw", "OwnDraw", "draws_of", "normal_of_words", "standard_normal"]
 
 Tree = TypeVar("Tree")
-Words = tuple[jax.Array, jax.Array]
-
-DEFINITION = "threefry2x32-boxmuller128-grid16"
-"""Names how a key becomes noise. It changes whenever the same key would draw other noise."""
 
 SUPPORT = math.sqrt(2 * 97 * math.log(2))
 """The largest standard normal that can be drawn, 11.6: ``sqrt(-2 ln u)`` at the least u, 2^-97."""
-
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = 0x1BD11BDA
 
 # Leaves of at least this size are drawn in their own shape, on a mesh those of at least the second,
 # so that each device draws its own part of a sharded leaf. Smaller ones are drawn together, all of
@@ -83,145 +55,6 @@ _SQRT_HALF_BITS = 0x3F3504F3  # float32 of sqrt(1/2)
 _LOG2 = (0.693359375, -2.12194440e-4)  # two parts: the first times an exponent is exact
 
 
-def checked_key(key: chex.PRNGKey | None) -> jax.Array:
-    """Returns `key` as a typed threefry key, or refuses it.
-
-    Noise needs a key that somebody chose: there is no default. Keys of generators other than
-    threefry are refused, since the bits drawn here are defined for threefry alone.
-
-    Args:
-        key: a typed key, or the two uint32 words of a legacy one.
-
-    Raises:
-        TypeError: if it is not a JAX key.
-        ValueError: if it is an array of several keys, or the key of another generator.
-
-    Example:
-        >>> checked_key(None)
-        Traceback (most recent call last):
-        ...
-        TypeError: key = None: expected a JAX random key, for instance jax.random.key(seed)
-    """
-    dtype = getattr(key, "dtype", None)
-    if dtype == jnp.uint32 and getattr(key, "shape", ())[-1:] == (2,):
-        key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
-    elif dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        # An array is not shown: it may be a key's words in another shape.
-        shown = repr(key) if dtype is None else f"an array of {dtype}"
-        raise TypeError(
-            f"key = {shown}: expected a JAX random key, for instance jax.random.key(seed)"
-        )
-    typed: jax.Array = key  # type: ignore[assignment]
-    if typed.shape != ():
-        raise ValueError(f"key has shape {typed.shape}: expected a single key")
-    if (name := str(jax.random.key_impl(typed))) != "threefry2x32":
-        raise ValueError(f"key is of the generator {name!r}: expected 'threefry2x32'")
-    return typed
-
-
-def fold(key: jax.Array, number: chex.Numeric) -> jax.Array:
-    """Returns the key ``E_key(0, number)``, with E the block cipher of `random_words`.
-
-    This is what `jax.random.fold_in` returns for a threefry key.
-
-    Args:
-        key: a threefry key.
-        number: an integer, possibly traced; modulo 2^32.
-
-    Example:
-        >>> key = jax.random.key(3)
-        >>> bool(fold(key, 5) == jax.random.fold_in(key, 5))
-        True
-    """
-    known = isinstance(number, int | np.integer)
-    low = jnp.uint32(int(number) % 2**32) if known else jnp.asarray(number).astype(jnp.uint32)
-    words = _derived(jax.random.key_data(key), low)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
-
-
-@jax.jit
-def _derived(key: jax.Array, number: jax.Array) -> jax.Array:
-    """Returns the words of the block (0, number), (2,).
-
-    XLA's CPU compiler repeats the arithmetic of a scalar wherever the scalar is used, and a key is
-    used nearly everywhere. It does not repeat a loop, so on a CPU the rounds are a loop.
-
-    Args:
-        key: the two words of a threefry key.
-        number: uint32.
-    """
-
-    def looped(key: jax.Array, number: jax.Array) -> jax.Array:
-        keys = jnp.stack([key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)])
-        rotations = jnp.asarray([_ROTATIONS[i % 2] for i in range(5)], jnp.uint32)
-
-        def turn(words: Words, given: Words) -> tuple[Words, None]:
-            i, four = given
-            a, b = _four_rounds(*words, four)
-            return (a + keys[i % 3], b + keys[(i + 1) % 3] + i), None
-
-        turns = jnp.arange(1, 6, dtype=jnp.uint32)
-        words, _ = jax.lax.scan(turn, (keys[0], number + keys[1]), (turns, rotations))
-        return jnp.stack(words)
-
-    def unrolled(key: jax.Array, number: jax.Array) -> jax.Array:
-        typed = jax.random.wrap_key_data(key, impl="threefry2x32")
-        return jnp.stack(random_words(typed, jnp.zeros_like(number), number))
-
-    return jax.lax.platform_dependent(key, number, cpu=looped, default=unrolled)
-
-
-def stream(key: jax.Array, name: str) -> jax.Array:
-    """Returns the key of a named stream, so that sampling, initialisation and noise share none.
-
-    Args:
-        key: the key that all streams derive from.
-        name: the stream's name; the first 32 bits of its SHA-256 are folded into the key.
-
-    Example:
-        >>> root = jax.random.key(0)
-        >>> bool(stream(root, "noise/gradient") == stream(root, "noise/statistic"))
-        False
-    """
-    return fold(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
-
-
-def random_words(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
-    """Returns Threefry-2x32-20 of the counter block (high, low).
-
-    Args:
-        key: a threefry key.
-        high: uint32, the first word of the block.
-        low: uint32, the second word of the block; it and `high` broadcast.
-
-    Returns:
-        Two uniform uint32 words for each block.
-
-    Example:
-        >>> zero = jnp.uint32(0)
-        >>> words = random_words(jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32)), zero, zero)
-        >>> [f"{int(word):08x}" for word in words]  # Random123's known answer
-        ['6b200159', '99ba4efe']
-
-    Reference: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011,
-    https://doi.org/10.1145/2063384.2063405
-    """
-    data = jax.random.key_data(key)
-    keys = (data[0], data[1], data[0] ^ data[1] ^ jnp.uint32(_PARITY))
-    a, b = high + keys[0], low + keys[1]
-    for i in range(5):
-        a, b = _four_rounds(a, b, np.asarray(_ROTATIONS[i % 2], np.uint32))
-        a, b = a + keys[(i + 1) % 3], b + keys[(i + 2) % 3] + jnp.uint32(i + 1)
-    return a, b
-
-
-def _four_rounds(a: jax.Array, b: jax.Array, rotations: jax.Array | np.ndarray) -> Words:
-    for rotation in rotations:
-        a = a + b
-        b = a ^ ((b << rotation) | (b >> (np.uint32(32) - rotation)))
-    return a, b
-
-
 def standard_normal(key: jax.Array, like: Tree) -> Tree:
     """Returns standard normals shaped like a tree, in float32, or float64 for float64 leaves.
 
@@ -251,151 +84,13 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
     """
     leaves, treedef = jax.tree.flatten(like)
     drawn: dict[int, jax.Array] = {}
-    for draw in _draws(leaves):
+    for draw in draws_of(leaves):
         drawn.update(draw.apart(draw.with_normals(key, lambda z: z)))
     return jax.tree.unflatten(treedef, [drawn[i] for i in range(len(leaves))])
 
 
-def grid_unit(std: chex.Numeric) -> jax.Array:
-    """Returns the spacing of the public grid: the largest power of two not above ``std / 16``.
-
-    Args:
-        std: the standard deviation of the noise, > 0.
-
-    Example:
-        >>> [float(grid_unit(std)) for std in (16.0, 31.0, 0.5)]
-        [1.0, 1.0, 0.03125]
-    """
-    std = jnp.asarray(std)
-    std = std if std.dtype == jnp.float64 else std.astype(jnp.float32)
-    _, exponent = jnp.frexp(std / 16)
-    return jnp.ldexp(jnp.ones_like(std), exponent - 1)
-
-
-def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeric) -> jax.Array:
-    """Returns ``high + low + noise`` rounded to a multiple of `unit`, in two-float arithmetic.
-
-    Sum and rounding err by less than 1e-6 of a unit. The result is thus the multiple nearest to the
-    exact sum, unless the sum lies that close to the middle between two.
-
-    Args:
-        high: the leading half of the sum.
-        low: the trailing half of the sum; ``high + low`` is exact.
-        noise: the noise to add.
-        unit: the spacing of the grid, a power of two.
-
-    Example:
-        >>> on_grid(jnp.float32(1e6), jnp.float32(0.3), jnp.float32(0.3), 1.0).item()
-        1000001.0
-    """
-    # Exact, being a power of two: a compiler that contracts product and sum changes nothing.
-    a, b = high / unit, noise / unit
-    total, error = two_sum(a, b)
-    whole = jnp.round(total)
-    rest = jnp.round((total - whole) + (error + low / unit))
-    multiple = whole + rest
-    return jnp.where(multiple == 0, 0, multiple * unit)  # one zero: its sign would tell more
-
-
-def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
-    """Returns ``high + low + std z``, z standard normal, rounded to the public grid of `std`.
-
-    The grid does not depend on the data. Without it, float32 would round each sum to a lattice of
-    its own, and some outputs would be possible for one data set only. Rounding is post-processing
-    of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
-
-    Args:
-        key: the key of this one release; never use it for another.
-        high: the leading halves of the exact sum, a pytree of floating-point arrays.
-        low: the trailing halves of the exact sum.
-        std: the standard deviation in every coordinate; 0 releases the sum itself, without a grid.
-
-    Privacy:
-        Event: a Gaussian of standard deviation `std`, for sums that neighbours change by a bounded
-        amount. Two differences remain. The probability of a cell is Gaussian times ``1 + r``, where
-        r is 2e-7 to 2e-6 for most of the mass, which is not accounted (docs/noise.md). Outputs
-        beyond SUPPORT times `std` have probability 0; `dpjax.accounting` adds what that can cost to
-        delta.
-
-    Example:
-        >>> out = release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 16.0)
-        >>> bool(jnp.all(out == jnp.round(out)))
-        True
-    """
-
-    def noisy(z: jax.Array, total: jax.Array, rest: jax.Array) -> jax.Array:
-        scale = jnp.asarray(std, z.dtype)
-        unit = jnp.where(scale > 0, grid_unit(scale), 1)
-        rounded = on_grid(total, rest, scale * z, unit)
-        # Noise so small beside the sum that their ratio overflows is no noise: there is no grid.
-        return jnp.where((scale > 0) & jnp.isfinite(rounded), rounded, total + (rest + scale * z))
-
-    highs, treedef = jax.tree.flatten(high)
-    sums = [highs, jax.tree.leaves(low)]
-    released: dict[int, jax.Array] = {}
-    for draw in _draws(highs):
-        if draw.mesh is None:
-            together = [draw.together(half) for half in sums]
-            released.update(draw.apart(draw.with_normals(key, noisy, *together)))
-        else:  # where leaves stay where they are
-            normals = draw.apart(draw.with_normals(key, lambda z: z))
-            released.update({i: noisy(z, *(half[i] for half in sums)) for i, z in normals.items()})
-    return jax.tree.unflatten(treedef, [released[i] for i in range(len(highs))])
-
-
-class _NoiseRecord(Record):
-    role: ClassVar[str] = "noise"
-
-
 @dataclass(frozen=True)
-class white(_NoiseRecord):
-    """Independent Gaussian noise in every coordinate and at every step.
-
-    Privacy:
-        Event: one Gaussian per step; see `release`. Steps compose as independent releases.
-
-    Example:
-        >>> out = white().release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 1.0)
-        >>> out.shape
-        (2,)
-    """
-
-    def release(self, key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
-        """Returns the noisy sum on its public grid; the arguments are those of `release`.
-
-        Args:
-            key: the key of this one release; never use it for another.
-            high: the leading halves of the exact sum.
-            low: the trailing halves of the exact sum.
-            std: the standard deviation in every coordinate.
-        """
-        return release(key, high, low, std)
-
-
-def sigma_gradient(sigma: chex.Numeric, sigma_statistic: float | None) -> jax.Array:
-    """Returns sigma_T, the noise multiplier of the gradient in a joint release of total `sigma`.
-
-    ``sigma_T = (sigma^-2 - sigma_S^-2)^(-1/2) = sigma / sqrt(1 - (sigma / sigma_S)^2)``.
-
-    Args:
-        sigma: the total, accounted noise multiplier.
-        sigma_statistic: sigma_S, the noise multiplier of the statistic; None without one.
-
-    Returns:
-        sigma_T; `sigma` itself without a statistic, and NaN if sigma > sigma_S.
-
-    Example:
-        >>> round(float(sigma_gradient(3.0, 5.0)), 4)
-        3.75
-    """
-    sigma = jnp.asarray(sigma, jnp.float32)
-    if sigma_statistic is None:
-        return sigma
-    return sigma / jnp.sqrt(1.0 - jnp.square(sigma / sigma_statistic))
-
-
-@dataclass(frozen=True)
-class _OwnDraw:
+class OwnDraw:
     """The draw of one leaf, in its own shape."""
 
     number: int
@@ -421,7 +116,7 @@ class _OwnDraw:
 
 
 @dataclass(frozen=True)
-class _JointDraw:
+class JointDraw:
     """The draw of several leaves, laid out in rows that belong to one leaf each."""
 
     shapes: dict[int, tuple[int, ...]]
@@ -494,22 +189,22 @@ class _JointDraw:
         return leaves
 
 
-def _draws(leaves: Sequence[jax.Array]) -> list[_OwnDraw | _JointDraw]:
+def draws_of(leaves: Sequence[jax.Array]) -> list[OwnDraw | JointDraw]:
     """Returns the draws that together make the noise of all leaves."""
     if len(leaves) > _MOST_LEAVES:
         raise ValueError(f"{len(leaves)} leaves: expected at most {_MOST_LEAVES}")
     mesh = next(filter(None, map(mesh_of, leaves)), None)
-    own: list[_OwnDraw | _JointDraw] = []
+    own: list[OwnDraw | JointDraw] = []
     small: dict[jnp.dtype, dict[int, tuple[int, ...]]] = {}
     for i, leaf in enumerate(leaves):
         if leaf.size >= _LARGEST_LEAF:
             raise ValueError(f"a leaf has shape {leaf.shape}: expected fewer than 2^39 numbers")
         dtype = jnp.promote_types(leaf.dtype, jnp.float32)
         if leaf.size >= (_OWN_DRAW if mesh is None else _OWN_DRAW_ON_A_MESH):
-            own.append(_OwnDraw(i, leaf.shape, dtype, mesh))
+            own.append(OwnDraw(i, leaf.shape, dtype, mesh))
         else:
             small.setdefault(dtype, {})[i] = leaf.shape
-    return own + [_JointDraw(shapes, dtype, mesh) for dtype, shapes in small.items()]
+    return own + [JointDraw(shapes, dtype, mesh) for dtype, shapes in small.items()]
 
 
 def _row_major_words(shape: Sequence[int]) -> Words:
