@@ -33,9 +33,7 @@ def install() -> None:
         os.environ[name.upper()] = str(value)
     # They write as JAX does, so no two of them may share a folder.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    own = folder / f"started-by-{worker}"
-    own.mkdir(parents=True, exist_ok=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(own)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / f"started-by-{worker}")
 
 
 def clean() -> None:

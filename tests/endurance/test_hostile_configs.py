@@ -52,6 +52,7 @@ def results(tmp_path_factory):
             **os.environ,
             "PYTHONPATH": f"{ROOT}:{modules}",
             "MPLCONFIGDIR": str(home / "matplotlib"),
+            "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would write elsewhere
         },
         capture_output=True,
         text=True,
