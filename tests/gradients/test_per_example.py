@@ -42,13 +42,13 @@ def everything(grads):
 
 @cache
 def of_batch(chunk):
-    grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)
+    grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk)
     return jax.jit(lambda data, mask: everything(grads_of(PARAMS, data, mask=mask)))
 
 
 @cache
 def of_indices(chunk):
-    grads_of = dpjax.per_example_grads(softmax.loss, chunk=chunk)
+    grads_of = dpjax.per_example_grads(softmax.loss, "vmap", chunk)
     return jax.jit(
         lambda data, indices, count: everything(grads_of(PARAMS, data, drawn_of(indices, count, B)))
     )
