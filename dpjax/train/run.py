@@ -211,7 +211,7 @@ class Run:
             )
 
     def with_rerounding(self, figure: float) -> Self:
-        """Records the enlargement of the noise that this process found in its first step.
+        """Returns the run, having recorded by how much its first step here enlarged the noise.
 
         A repeated step gets the same noise. At another scale, the difference between the two
         releases would reveal the noise itself, so a changed enlargement is refused. This is called
