@@ -179,7 +179,7 @@ def resumable(folder: Path) -> Iterator[None]:
             raise
         raise KeyboardInterrupt(f"{how} from the last checkpoint") from None
     except (Preempted, LostProcessError) as error:
-        code = 143 if isinstance(error, Preempted) else 3  # 143: what a shell says of a SIGTERM
+        code = 143 if isinstance(error, Preempted) else 3  # 143: a shell's code for SIGTERM
         raise StoppedError(f"{error}; {how} from the last checkpoint", code) from error
 
 
