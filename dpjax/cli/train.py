@@ -170,7 +170,7 @@ def trained(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Says how to resume if the user stops the block and there is a run to resume."""
+    """Tells the user how to resume if they stop the block and there is a run to resume."""
     how = f"the same command with --resume --out {shlex.quote(str(folder))} resumes"
     try:
         yield

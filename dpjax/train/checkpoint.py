@@ -301,7 +301,7 @@ def _is_key(value: chex.Array | jax.ShapeDtypeStruct) -> bool:
 def _stored(tree: chex.ArrayTree) -> dict[str, chex.Array | jax.ShapeDtypeStruct]:
     """Returns the arrays by the rank of their path, without empty ones, which Orbax refuses.
 
-    A tree of only empty arrays is stored as a single zero, because Orbax refuses it too.
+    A tree of only empty arrays is stored as a single zero, because Orbax refuses empty trees too.
     """
     ranked = enumerate(value for _, value in sorted(_flat(tree), key=lambda pair: pair[0]))
     found = {f"{i:06d}": value for i, value in ranked if value.size}

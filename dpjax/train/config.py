@@ -235,7 +235,7 @@ class PrivacyConfig:
         epsilon: if the method has no noise_multiplier, the noise is calibrated to this; if it has
             one, training stops before exceeding it. None sets no limit.
         delta: a number, or "1/N".
-        accountant: "pld" or "rdp"; no other, because a budget is a guarantee.
+        accountant: "pld" or "rdp"; others are refused, because a budget is a guarantee.
         unit: what one example stands for, in words for the privacy statement.
 
     Example:
@@ -367,7 +367,8 @@ class Experiment:
         data: the data set.
         model: the network.
         method: a table: the name of a constructor in `dpjax.methods` with its arguments, or a
-            mechanism in plain form.
+            method in plain form.
+        optimizer: the optimizer.
         train: the training loop.
         privacy: the privacy budget.
         run: seeds, evaluations and devices.

@@ -144,7 +144,7 @@ def host_parts(
                 index = np.zeros(chunk, batch.dtype)
                 index[: len(real)] = real
                 rows, numbers = jax.device_put((gathered(data, index), index), device)
-                # The size is a scalar, which cannot be split: JAX moves it to the rows.
+                # The size is a scalar, which cannot be split: JAX moves it to where the rows are.
                 packed = Packed(numbers, jnp.int32(len(real)), sampling)
                 yield Part(t, rows, packed, begin + chunk >= len(batch))
                 del rows, numbers, packed  # would otherwise stay alive during the next gather
@@ -331,8 +331,8 @@ def mesh_program(program: Program, most: int, layout: Layout) -> jax.stages.Wrap
 
     Args:
         program: the program, for one device.
-        most: how many steps a call may take.
         most: how many steps one call may take.
+        layout: the devices.
     """
     mesh = layout.devices
     everywhere, by_row = PartitionSpec(), PartitionSpec("data")

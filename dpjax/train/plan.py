@@ -156,7 +156,7 @@ class Plan(Setting):
 
 
 def resolve(experiment: Experiment, dataset_size: int) -> Plan:
-    """Resolves an experiment: calibrates its noise and counts its steps.
+    """Returns the plan of an experiment, with calibrated noise and a number of steps.
 
     Args:
         experiment: the experiment.

@@ -274,7 +274,7 @@ class Program:
         return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
 
     def outcomes(self, state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
-        """Returns, for each held-out example, whether it is classified correctly, and its loss.
+        """Returns whether each held-out example is classified correctly, and its loss.
 
         With several labels per example, the first is the fraction of correct ones. Nothing is
         augmented.

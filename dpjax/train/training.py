@@ -53,7 +53,8 @@ def train(
             came in between, the missing ones are begun now.
         rekey: with `resume`, also resume if the experiment or environment has changed, with new
             keys.
-        progress: called with each run's label; makes its progress display.
+        progress: called with the method's name; returns the progress display of a run, or of the
+            runs trained side by side.
         callback: called after every evaluation with its released numbers, one table for each of
             the runs trained side by side; never with anything private.
         say: called with messages for the user.
