@@ -136,7 +136,7 @@ def read_request(args: argparse.Namespace) -> Request:
     changes |= {path: flags[flag] for flag, path in _PATHS.items() if flag in flags}
     check_arguments(experiment, changes)
     if flags.get("sampling") == "fixed":
-        changes["privacy.accountant"] = "rdp"  # the only one that supports it
+        changes["privacy.accountant"] = "rdp"  # the only one for budgets that supports it
     experiment = experiment.with_values(changes)
     if not alone:
         experiment = experiment.set("data.examples", _dataset_size(experiment))
