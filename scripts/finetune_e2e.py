@@ -39,7 +39,7 @@ PATTERNS = {
     "prefix": ["*/prefix_*"],
 }
 PREFIX = 10
-# The columns of table 4: what is trained, and by which method. Li et al.'s clip as Abadi's.
+# The columns of table 4: what is trained, and by which method. Li et al.'s use Abadi's clipping.
 COLUMNS = {
     "AUTO-S": ("full", "auto_s"),
     "AUTO-V": ("full", "auto_v"),
