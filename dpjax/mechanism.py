@@ -251,7 +251,7 @@ class Mechanism(_MechanismRecord):
             key: the key of the noise.
             axis_name: inside `shard_map`, the mesh axes over which a batch is split.
         """
-        from dpjax.privatize import privatize  # noqa: PLC0415 (it stands above)
+        from dpjax.privatize import privatize  # noqa: PLC0415 (it imports this module)
 
         return privatize(self, sampling, key, axis_name)
 
@@ -268,7 +268,7 @@ class Mechanism(_MechanismRecord):
             opt_state: the state of the chain that holds the transformation.
             mask: (B,) bool, False for padding; None if every row is real.
         """
-        from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it stands above)
+        from dpjax.privatize import clipped_sum  # noqa: PLC0415 (it imports this module)
 
         return clipped_sum(self, grads, opt_state, mask)
 

@@ -259,7 +259,7 @@ def clipped_sum(
 
 
 def _all_trainable(params: chex.ArrayTree) -> chex.ArrayTree:
-    """Refuses leaves that get no update: later optimizers would keep a state for them."""
+    """Raises if a leaf gets no update, because later optimizers would keep a state for it."""
     own = trainable(params)
     kept = {path for path, _ in jax.tree_util.tree_leaves_with_path(own)}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
@@ -354,7 +354,7 @@ def _after(
 
 
 def _check_drawn(sampling: Sampling | None, total: ClippedSum, given: object) -> None:
-    """Refuses a batch that the sampling did not draw."""
+    """Raises if the sampling did not draw the batch."""
     if sampling is None or total.sampling == sampling:
         return
     what = "a hand-fed batch" if total.sampling is None else f"a batch drawn by {total.sampling!r}"

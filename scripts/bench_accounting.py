@@ -1,11 +1,11 @@
-"""Times calibration and schedule accounting against dp-accounting alone and Opacus, as ratios.
+"""Times calibration and schedule accounting, relative to dp-accounting alone and Opacus.
 
     python scripts/bench_accounting.py
 
-MNIST's setting: N 60,000, B 256, delta 1/N. Opacus takes part if it is installed. dp-accounting and
-Opacus take one noise multiplier at a time, so they are timed on a schedule of fewer distinct values
-and their time per value is multiplied; the table says so. One run, times in seconds, fastest of
-three where it is short.
+MNIST's setting: N 60,000, B 256, delta 1/N. Opacus is included if it is installed. dp-accounting
+and Opacus take one noise multiplier at a time, so they are timed on a schedule with fewer distinct
+values, and their time is scaled up, as the table notes. Times are in seconds, from a single run;
+short tasks report the fastest of three repetitions.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ FEW = 20
 
 
 def seconds(job: Callable[[], Any], repeats: int = 3) -> float:
-    """Returns the fastest of a few runs; a long one runs once."""
+    """Returns the time of the fastest of a few runs; a long job runs once."""
     times: list[float] = []
     while len(times) < repeats and sum(times) < 5:
         start = time.perf_counter()
@@ -42,13 +42,13 @@ def decaying(distinct: int) -> dpjax.Mechanism:
 
 
 def dpjax_epsilon(distinct: int, accountant: str) -> float:
-    """Times a schedule in dpjax, with its lower bound for PLD."""
+    """Times a schedule in dpjax; for PLD, including its lower bound."""
     method = decaying(distinct)
     return seconds(lambda: accounting.epsilon(method, POISSON, STEPS, DELTA, accountant))
 
 
 def library_epsilon(distinct: int, accountant: str) -> float:
-    """Times the same schedule in dp-accounting, or a part of it and then multiplied."""
+    """Times the same schedule in dp-accounting, or a part of it with the time scaled up."""
     event = accounting.event(decaying(min(distinct, FEW)), POISSON, STEPS)
     kind = (
         dp_accounting.rdp.RdpAccountant if accountant == "rdp" else dp_accounting.pld.PLDAccountant
@@ -58,7 +58,7 @@ def library_epsilon(distinct: int, accountant: str) -> float:
 
 
 def library_calibration(accountant: str) -> float:
-    """Times dp-accounting's own calibration of a constant noise multiplier, to 1e-4."""
+    """Times calibrating a constant noise multiplier with dp-accounting alone, to 1e-4."""
     kind = (
         dp_accounting.rdp.RdpAccountant if accountant == "rdp" else dp_accounting.pld.PLDAccountant
     )
@@ -128,7 +128,7 @@ def tasks(accountant: str) -> dict[str, tuple[float, float | None]]:
 
 
 def compared(ours: float, theirs: float | None) -> str:
-    """Returns two cells: their time, and how many times ours it is."""
+    """Returns two cells: their time, and its ratio to ours."""
     return "- | -" if theirs is None else f"{theirs:.2f} | {theirs / ours:.1f}"
 
 

@@ -1,8 +1,8 @@
-"""What compiling a private step costs beside the non-private one: python scripts/bench_compile.py.
+"""The cost of compiling private and non-private steps: python scripts/bench_compile.py.
 
-The seconds are those of this process on all its cores: of tracing, of lowering to StableHLO and of
-XLA's compiler, each the least of some turns. They suffer less from other work than those on the
-clock. Every turn begins with empty caches, and nothing runs.
+It is measured in CPU seconds of this process on all cores, for tracing, for lowering to StableHLO
+and for XLA's compiler, each the minimum over some turns. Other work on the machine affects CPU
+seconds less than wall-clock time. Every turn begins with empty caches, and no step is run.
 """
 
 import argparse
@@ -24,13 +24,13 @@ Logits = Callable[[Any, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Case:
-    """A network with a batch, and the engine of its private step.
+    """A network, the shape of its batch, and the engine of its private step.
 
     Attributes:
-        title: for the table.
-        engine: of `dpjax.per_example_grads`.
-        build: returns the parameters and the logits of one example.
-        shape: of a batch.
+        title: its title in the table.
+        engine: the engine of `dpjax.per_example_grads`.
+        build: returns the parameters and the logits function of one example.
+        shape: the shape of a batch.
     """
 
     title: str
@@ -46,12 +46,12 @@ def mlp() -> tuple[Any, Logits]:
 
 
 def dense_layers() -> tuple[Any, Logits]:
-    """24 dense layers of one width, written out one after the other."""
+    """24 dense layers of the same width, written out one after another."""
     return _layers((128,) * 25), _dense
 
 
 def encoder_blocks() -> tuple[Any, Logits]:
-    """24 blocks of attention and a dense layer, written out one after the other."""
+    """24 blocks of attention and a dense layer, written out one after another."""
     width, inner = 64, 128
     kernels = {"qkv": (width, 3 * width), "out": (width, width)}
     kernels |= {"up": (width, inner), "down": (inner, width)}
@@ -83,7 +83,7 @@ def encoder_blocks() -> tuple[Any, Logits]:
 
 
 def network(name: str, shape: tuple[int, ...], **options: str) -> tuple[Any, Logits]:
-    """One of `dpjax.models`."""
+    """A network of `dpjax.models`."""
     built = models.build(name, shape, 10, None, **options)
     return jax.jit(built.init)(jax.random.key(0)), built.apply
 

@@ -1,9 +1,10 @@
-"""Whether the ghost engine's cost model chooses well: python scripts/bench_costs.py.
+"""Checks the choices of the ghost engine's cost model: python scripts/bench_costs.py.
 
-For single layers, the norms and the weighted sum of all examples without forming their gradients
-(from inner products, or rows that were looked up) and by forming them, timed in turns, beside what
-the model estimates. The last column is what the model's choice costs beside the better
-one. Constants in dpjax/gradients/ghost/planner.py were fitted to this table on 2 cores.
+For single layers, it times the norms and the weighted sum of all examples without forming their
+gradients (from inner products, or from the rows that were looked up) and by forming them, in turns,
+and prints the model's estimates next to the times. The last column is the time of the model's
+choice relative to the better one. The constants in dpjax/gradients/ghost/planner.py were fitted to
+this table on 2 cores.
 """
 
 import argparse
@@ -33,10 +34,10 @@ class Layer:
     apply: Callable[[Any, Any], Any]
     kernel: tuple[int, ...]
     example: tuple[int, ...]
-    tokens: int = 0  # examples are indices below it
+    tokens: int = 0  # if not 0, examples are indices below this
 
     def loss(self, kernel: Any, x: Any) -> Any:
-        """Returns a loss whose cotangents differ by position, and no auxiliary output."""
+        """Returns a loss whose cotangents differ by position, with no auxiliary output."""
         return jnp.sum(jnp.tanh(self.apply(kernel, x))), ()
 
     def data(self) -> tuple[jax.Array, jax.Array]:
@@ -63,13 +64,13 @@ def conv(batch: int, size: int, inputs: int, outputs: int, window: int, stride: 
 
 
 def dense(batch: int, positions: int, inputs: int, outputs: int) -> Layer:
-    """A linear layer at some positions."""
+    """A linear layer applied at some positions."""
     label = f"dense {inputs} to {outputs}, T = {positions}"
     return Layer(label, batch, lambda w, x: x @ w, (inputs, outputs), (positions, inputs))
 
 
 def lookup(batch: int, positions: int, rows: int, width: int) -> Layer:
-    """An embedding."""
+    """An embedding table."""
     label = f"embedding {rows} x {width}, T = {positions}"
     return Layer(label, batch, lambda w, x: w[x], (rows, width), (positions,), rows)
 
@@ -94,7 +95,7 @@ LAYERS = [
 
 
 def forced(work: Work, block: Block) -> Callable[[Any, Any], Any]:
-    """Returns norms and weighted sum by the block's method, from what a pass left."""
+    """Returns a function that computes norms and weighted sum by the block's method."""
 
     def run(kernel: Any, passed: Any) -> Any:
         chunk = book_kept(replace(work, leaves=[kernel], blocks=[block], passed=passed))
@@ -106,7 +107,7 @@ def forced(work: Work, block: Block) -> Callable[[Any, Any], Any]:
 
 
 def measured(layer: Layer, turns: int) -> dict[str, float]:
-    """Returns the median milliseconds of each method; they take turns."""
+    """Returns the median milliseconds of each method, timed in turns."""
     kernel, batch = layer.data()
     work = Work.begun(layer.loss, kernel, batch_rows(batch, None, None).all(), None)
     (block,) = work.blocks
@@ -122,7 +123,7 @@ def measured(layer: Layer, turns: int) -> dict[str, float]:
 
 
 def blocks_of_layer(layer: Layer) -> list[Block]:
-    """Returns the one block of a layer."""
+    """Returns the single block of a layer, as a list."""
     kernel, batch = layer.data()
     return blocks_of(analysed(layer.loss, kernel, batch[0]))
 

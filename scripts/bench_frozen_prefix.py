@@ -1,9 +1,9 @@
-"""What a cached frozen beginning saves: a private step of BERT-base with and without it.
+"""Times a private step of BERT-base with and without cached states of the frozen blocks.
 
     python scripts/bench_frozen_prefix.py [--rows 8] [--length 128] [--repeats 3]
 
-Random weights: the cost does not depend on them. CPU seconds of all threads are printed beside wall
-seconds, since they mean something on a busy machine too.
+Weights are random, because the cost does not depend on them. CPU seconds of all threads are printed
+next to wall-clock seconds, because they are meaningful even on a busy machine.
 """
 
 import argparse
@@ -20,7 +20,7 @@ TRAINED = ["blocks/-1", "pooler", "classifier"]
 
 
 def measured(program, arguments, repeats):
-    """Returns the least wall and CPU seconds of a call, after one that compiles."""
+    """Returns the minimum wall and CPU seconds of a call, after a first call that compiles."""
     jax.block_until_ready(program(*arguments))
     best = []
     for _ in range(repeats):
@@ -31,7 +31,7 @@ def measured(program, arguments, repeats):
 
 
 def main():
-    """Measures both steps and prints their ratio."""
+    """Times both steps and prints their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)

@@ -1,10 +1,10 @@
-"""What the loop costs beside the bare jitted step, per padded row: python scripts/bench_loop.py.
+"""Times the training loop against the bare jitted step: python scripts/bench_loop.py.
 
-A batch is worked on in chunks, the last of them padded: a step costs what its padded rows cost.
-The bare step is given whole chunks of rows that lie ready, and is called from Python: no sampling,
-no gather, no scan. It is timed at two numbers of chunks, between which the time for the padded rows
-that the loop really had is interpolated. All variants take turns, and are compared turn by turn:
-a machine that others slow down for a while slows them all.
+A batch is processed in chunks, with the last one padded, so times are per padded row. The bare step
+gets whole chunks of rows that are already gathered, and is called from Python: no sampling, no
+gather, no scan. It is timed at two numbers of chunks, and its time for the loop's number of padded
+rows is interpolated. All variants take turns and are compared turn by turn, so that anything that
+slows the machine down for a while slows all of them.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BARE = "bare step"
 
 
 class Cost(NamedTuple):
-    """Seconds on the clock, and of all cores together: the latter suffer less from other work."""
+    """Wall-clock seconds, and CPU seconds of all cores, which other work affects less."""
 
     wall: float
     cpu: float
@@ -39,13 +39,13 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its data and the rows of a chunk."""
+    """A network, its data and the number of rows per chunk."""
 
     label: str
     model: str
     dataset: Dataset
     chunk: int
-    steps: int  # in a turn
+    steps: int  # per turn
 
     def program(self) -> Program:
         """Returns the program: DP-SGD with Adam."""
@@ -60,7 +60,7 @@ class Case:
 
 
 def mnist_like(rows: int = 60_000) -> Dataset:
-    """Random bytes in MNIST's shapes."""
+    """Returns random bytes in MNIST's shapes."""
     rng = np.random.default_rng(0)
 
     def split(n: int) -> Split:
@@ -74,7 +74,7 @@ class Bench:
     """The variants of one case, compiled; each call takes the same number of steps."""
 
     def __init__(self, case: Case) -> None:
-        """Compiles them all."""
+        """Compiles all variants."""
         self.case, self.program = case, case.program()
         train, test = examples_of(case.dataset.examples), examples_of(case.dataset.test)
         self.state = jax.jit(self.program.init)(jax.random.key(0))
@@ -94,13 +94,13 @@ class Bench:
         return self.program.finish(state, grads)
 
     def _padded_rows(self) -> float:
-        """Returns the mean number of padded rows of the steps that the loops take."""
+        """Returns the mean number of padded rows in the loops' steps."""
         chunk, sampling = self.case.chunk, self.program.plan.sampling
         drawn = [sampling.draw(self.state.key, t).rows() for t in range(self.case.steps)]
         return statistics.mean(-(-len(rows) // chunk) * chunk for rows in drawn)
 
     def turn(self) -> dict[str, Cost]:
-        """Returns what a padded row costs in each variant; they run in a random order."""
+        """Returns the cost of a padded row in each variant, run in a random order."""
         steps = self.case.steps
         runs: dict[str, Callable[[], TrainState]] = {
             "low": lambda: self._looped(self.bare, self.around[0]),
@@ -135,7 +135,7 @@ def _leading(examples: Examples, rows: int) -> Examples:
 
 
 def cases() -> list[Case]:
-    """Returns what is timed."""
+    """Returns the cases to time."""
     mnist, digits = mnist_like(), data.load("digits")
     return [
         Case("small CNN, N = 60,000", "small_cnn", mnist, 64, 8),

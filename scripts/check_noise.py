@@ -1,12 +1,12 @@
-"""Checks the noise as a sceptic would: its law, its largest values, and the grid it is released on.
+"""Checks the distribution of the noise, its largest values, and the grid it is released on.
 
     python scripts/check_noise.py [--draws 1e9]
 
-Draws noise through `tx.update` and counts what lies beyond 4, 5, 5.5 and 6 sigma, beside
-`jax.random.normal`; computes the law of the map from bits to normals; counts the outputs that are
-possible for one of two neighbouring sums only; and exhibits bits that lead to each output within 11
-sigma. It does not check the bits themselves or how keys are derived: `tests/test_release.py` does.
-Takes about a minute for 1e9 draws on two cores.
+Draws noise through `tx.update` and counts values beyond 4, 5, 5.5 and 6 sigma, next to those of
+`jax.random.normal`; computes the distribution of the map from bits to normals; counts the outputs
+that are possible for only one of two neighbouring sums; and finds bits that lead to each output
+within 11 sigma. It does not check the bits themselves or how keys are derived:
+`tests/test_release.py` does. Takes about a minute for 1e9 draws on two cores.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from dpjax import noise
 from dpjax.noise import gaussian
 
 BEYOND = (4.0, 5.0, 5.5, 6.0)
-_SIZE = 2**22  # numbers in one draw
+_SIZE = 2**22  # numbers per draw
 
 
 def tail_counts(draw: Callable[[jax.Array], jax.Array], draws: int) -> np.ndarray:
-    """Returns how many of the draws lie beyond each of `BEYOND`, on either side.
+    """Returns how many of the draws are beyond each of `BEYOND`, on either side.
 
     Args:
         draw: ``draw(t) -> (k,)`` standard normals of step t.
-        draws: how many; a multiple of k.
+        draws: the number of draws; a multiple of k.
     """
     limits = jnp.asarray(BEYOND)
     counted = jax.jit(lambda t: jnp.sum(jnp.abs(draw(t))[:, None] > limits, axis=0))
@@ -45,7 +45,7 @@ def tail_counts(draw: Callable[[jax.Array], jax.Array], draws: int) -> np.ndarra
 
 
 def through_update(size: int = _SIZE, seed: int = 0) -> Callable[[jax.Array], jax.Array]:
-    """Returns the noise that leaves `tx.update` for an empty batch at step t, over sigma."""
+    """Returns the noise that `tx.update` releases for an empty batch at step t, over sigma."""
     mechanism = dpjax.Mechanism(dpjax.rules.abadi(), 1.0, 1.0)
     tx = optax.chain(dpjax.privatize(mechanism, 1.0, jax.random.key(seed)))
     params = jnp.zeros(size)
@@ -64,20 +64,20 @@ def through_update(size: int = _SIZE, seed: int = 0) -> Callable[[jax.Array], ja
 
 
 def jax_normal(size: int = _SIZE, seed: int = 0) -> Callable[[jax.Array], jax.Array]:
-    """Returns what most libraries draw: `jax.random.normal` in float32."""
+    """Returns what most libraries use: `jax.random.normal` in float32."""
     return lambda t: jax.random.normal(jax.random.fold_in(jax.random.key(seed), t), (size,))
 
 
 def expected_counts(draws: int, unit: float = 1 / 16) -> np.ndarray:
-    """Returns the Gaussian's expected counts beyond `BEYOND`, of values rounded to a grid.
+    """Returns the Gaussian's expected counts beyond `BEYOND`, for values rounded to a grid.
 
-    A value is beyond t on the grid when it is beyond ``t + unit / 2`` before rounding, for t on it.
+    For t on the grid, a rounded value is beyond t if it is beyond ``t + unit / 2`` before rounding.
     """
     return draws * 2 * scipy.stats.norm.sf(np.asarray(BEYOND) + unit / 2)
 
 
 def plausible(counts: np.ndarray, expected: np.ndarray, confidence: float = 1e-4) -> np.ndarray:
-    """Says for each count whether a Poisson variable of this mean may show it."""
+    """Returns for each count whether it is plausible for a Poisson variable with this mean."""
     low, high = scipy.stats.poisson.interval(1 - confidence, expected)
     return (counts >= low) & (counts <= high)
 
@@ -107,12 +107,12 @@ def _itself(z: jax.Array) -> jax.Array:
 def cell_errors(
     total: float, std: float, angles: int = 2**13
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the middles of the cells up to 5 sigma on one side, their Gaussian probabilities, r.
+    """Returns the centres of the cells up to 5 sigma on one side, their Gaussian probabilities, r.
 
     Args:
-        total: the sum, over `std`.
+        total: the sum, divided by `std`.
         std: the standard deviation of the noise.
-        angles: how many.
+        angles: the number of angles.
     """
     high, low = halves(total * std)
     scale = jnp.float32(std)
@@ -135,11 +135,11 @@ def _mean_over_angles(
 ) -> np.ndarray:
     """Returns the probability of an output beyond each limit, for limits above the middle.
 
-    For an angle, the radii that lead there are those with u below some limit, which `_radii` finds.
-    The mean over angles is the probability.
+    For each angle, the radii that lead there are those with u below a limit, which `_radii` finds.
+    The probability is the mean over the angles.
     """
-    # The middles of equally wide strips: for a smooth periodic function their mean is the integral.
-    # Random low bits, so that the rounding of g is sampled too.
+    # The midpoints of strips of equal width: for a smooth periodic function, their mean is the
+    # integral. The low bits are random, so that the rounding of g is sampled too.
     g = (np.arange(angles) + 0.5) / angles
     low_bits = np.random.default_rng(0).integers(0, 2**9, angles, np.uint32)
     angle = jnp.asarray(((g * 2**31).astype(np.uint32) ^ low_bits) << 1)[None]
@@ -153,16 +153,16 @@ def _mean_over_angles(
 def _radii(
     normal: Normal, output: Output, angle: jax.Array, limits: jax.Array, *given: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the last radius words, (3, ...), that lead beyond the limits.
+    """Returns the largest radius words, (3, ...), that lead beyond the limits, and whether any do.
 
-    Also returns whether any do: whether the first do. By bisection over the 96 bits.
+    By bisection over the 96 bits; if any words lead beyond a limit, the first ones do.
 
     Args:
-        normal: from words to normals.
-        output: ``output(z, *given)``, which does not fall with z.
-        angle: words of the angle, of positive sign.
-        limits: of the output.
-        given: for `output`.
+        normal: maps words to normals.
+        output: ``output(z, *given)``, non-decreasing in z.
+        angle: the words of the angle, with positive sign.
+        limits: the limits of the output.
+        given: further arguments of `output`.
     """
 
     def beyond(radius: jax.Array) -> jax.Array:
@@ -183,7 +183,7 @@ Release = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def on_the_grid(high: jax.Array, low: jax.Array, added: jax.Array, std: jax.Array) -> jax.Array:
-    """The release of this library."""
+    """This library's release."""
     return noise.on_grid(high, low, added, noise.grid_unit(std))
 
 
@@ -196,23 +196,22 @@ Halves = tuple[jax.Array, jax.Array]
 
 
 def halves(total: float) -> Halves:
-    """Returns a sum as the two floats that hold it."""
+    """Returns a sum as the two floats that represent it."""
     high = np.float32(total)
     return jnp.float32(high), jnp.float32(total - float(high))
 
 
 def impossible(release: Release, pairs: np.ndarray, std: float, draws: int = 2**16) -> np.ndarray:
-    """Returns, for each pair of sums, the fraction of one's outputs that the other cannot give.
+    """Returns, for each pair of sums, the fraction of one's outputs that the other cannot produce.
 
-    An output y of S is impossible for S' if no float32 number n gives S' + n = y as computed: y -
-    S' and its neighbours are tried. Which of them the sampler can draw is the matter of
-    `unreached`.
+    An output y of S is impossible for S' if no float32 number n gives S' + n = y as computed, where
+    y - S' and its neighbours are tried. `unreached` checks which of them the sampler can draw.
 
     Args:
-        release: as computed in float32.
-        pairs: (p, 2) sums S and S', over `std`.
+        release: the release, as computed in float32.
+        pairs: (p, 2) sums S and S', divided by `std`.
         std: the standard deviation of the noise.
-        draws: of the noise, for each.
+        draws: the number of noise draws for each pair.
     """
     scale = jnp.float32(std)
     added = scale * noise.standard_normal(jax.random.key(1), jnp.zeros(draws))
@@ -244,24 +243,24 @@ def unreached(
 ) -> float:
     """Returns the fraction of grid points near a sum for which no bits of the sampler are found.
 
-    For each grid point within the reach, `_radii` inverts the map from bits to normals at the noise
-    that is needed, for a random angle, and the release is computed with the normal of these bits.
+    For each grid point within reach, `_radii` inverts the map from bits to normals at the required
+    noise, for a random angle, and the release is computed with the normal of these bits.
 
     Args:
-        total: the sum over `std`.
+        total: the sum, divided by `std`.
         std: the standard deviation of the noise.
         normal: the sampler's map from words to normals.
-        reach: in standard deviations.
+        reach: the distance from the sum, in standard deviations.
     """
     high, low = halves(total * std)
     scale = jnp.float32(std)
     unit = float(noise.grid_unit(scale))
     exact = float(high) + float(low)
     points = unit * (np.round(exact / unit) + np.arange(-2 * 16 * 12, 2 * 16 * 12 + 1))
-    points = np.unique(points.astype(np.float32))  # which is coarser for a sum beyond 2^24 units
+    points = np.unique(points.astype(np.float32))  # coarser for a sum beyond 2^24 units
     needed = (points.astype(np.float64) - exact) / float(scale)
     inside = np.abs(needed) <= reach
-    # Repeated to one length, so that one program does for all sums.
+    # Repeated to a fixed length, so that one program serves all sums.
     points, needed = (np.resize(x[inside], 768) for x in (points, needed))
     g = np.random.default_rng(0).uniform(0.95, 1.0, needed.size)
     angle = jnp.asarray((g * 2**31).astype(np.uint32) << 1)[None]
@@ -275,7 +274,7 @@ def unreached(
 _released_at = jax.jit(_released)
 
 
-# Sums over sigma. As float64 numbers they have a low half, but for the powers of two.
+# Sums over sigma. As float64 numbers they have a low half, except for the powers of two.
 PAIRS = np.array(
     [
         [0.0, 1.0],
@@ -297,7 +296,7 @@ def _rms(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def main() -> None:
-    """Prints the checks."""
+    """Runs the checks and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--draws", type=float, default=1e9, help="how many (1e9)")
     draws = math.ceil(parser.parse_args().draws / _SIZE) * _SIZE

@@ -1,7 +1,7 @@
-"""What `scripts/check-release` does: the wheel alone runs what README and docs show.
+"""Implements `scripts/check-release`: runs the commands of README and docs with only the wheel.
 
-Trainings are cut to a few steps, and comparisons and audits to one method; what needs a data set, a
-network connection, another library or a checkout is counted apart, and named.
+Training runs are cut to a few steps, and comparisons and audits to one method. Commands that need a
+data set, a network connection, another library or a checkout are counted separately, by reason.
 """
 
 import argparse
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests import doc_blocks  # noqa: E402
 
-# Why a command is not run here, by what it looks like.
+# Why some commands are not run here, by patterns that match them.
 APART = {
     "needs a checkout": r"^(\.ci|scripts|python (-m pytest|scripts)|pre-commit|\. )|docs/results",
     "needs the network": r"data fetch",
@@ -35,7 +35,7 @@ SHORT = "--set train.steps=3 --set privacy.accountant=rdp"
 
 
 def shortened(command: str) -> str:
-    """Returns a command as it is run here: the same, with fewer steps."""
+    """Returns a command as it is run here, with fewer steps."""
     if re.match(r"dpjax (train|compare)\b", command) and "--resume" not in command:
         command = re.sub(r" --set train\.epochs=\S+", "", command) + f" {SHORT}"
     if command.startswith("dpjax compare"):
@@ -56,22 +56,22 @@ def built(folder: Path) -> Path:
 
 
 def run(*words: object) -> None:
-    """Runs a program and shows what it says; its failure is ours."""
+    """Runs a program and shows its output; raises if it fails."""
     subprocess.run([str(word) for word in words], check=True)
 
 
 def installed(wheel: Path, folder: Path, python: str) -> Path:
-    """Returns the folder of programs of a fresh environment that has the wheel and its extras."""
+    """Returns the bin folder of a fresh environment with the wheel and its extras installed."""
     run(python, "-m", "venv", folder)
     extras = f"{wheel}[plots,audit,images,parquet,pretrained,watch]"
-    others = ("dm-haiku", "equinox", "scikit-learn")  # what docs/frameworks.md and others import
+    others = ("dm-haiku", "equinox", "scikit-learn")  # imported by docs/frameworks.md and others
     quietly = ("--quiet", "--disable-pip-version-check")
     run(folder / "bin" / "python", "-m", "pip", "install", *quietly, extras, *others)
     return folder / "bin"
 
 
 def main() -> int:
-    """Prints every command and page with what came of it, and the counts; 0 if nothing failed."""
+    """Prints the outcome of every command and page, and the counts; returns 0 if nothing failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=os.environ.get("PYTHON", sys.executable))
     parser.add_argument("--only", default="", help="pages whose names contain this")
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def outcome(command: str, work: Path, environment: dict[str, str]) -> str:
-    """Runs a command of a page, and returns what came of it."""
+    """Runs a command of a page, and returns its outcome."""
     apart = next((why for why, seen in APART.items() if re.search(seen, command)), None)
     if apart is not None:
         print(f"not run: {apart}: {command}")
@@ -118,7 +118,7 @@ def outcome(command: str, work: Path, environment: dict[str, str]) -> str:
         return "commands not run: need stored runs"
     refuted = (
         command.startswith("dpjax audit") and "--noise" in command
-    )  # exit code 1, as the page says
+    )  # exit code 1, as stated on the page
     fine = done.returncode == (1 if refuted else 0)
     print(f"{'ok' if fine else 'FAILED'} {time.monotonic() - start:5.1f} s: {command}", flush=True)
     if not fine:
@@ -129,7 +129,7 @@ def outcome(command: str, work: Path, environment: dict[str, str]) -> str:
 def pasted(
     page: Path, programs: Path, work: Path, environment: dict[str, str]
 ) -> collections.Counter[str]:
-    """Runs the blocks of a page in the fresh environment, each alone."""
+    """Runs the code blocks of a page in the fresh environment, each alone."""
     if not doc_blocks.blocks(page):
         return collections.Counter()
     words = [programs / "python", ROOT / "tests" / "doc_blocks.py", page]

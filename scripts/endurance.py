@@ -1,11 +1,11 @@
-"""Runs the endurance suite and says what it went through: load, faults, inputs.
+"""Runs the endurance suite and reports what it covered: load, faults and inputs.
 
     python scripts/endurance.py                 # the fast suite: a few minutes
     python scripts/endurance.py --long --fuzz 20 --write
 
-``--long`` also runs what is marked slow, ``--fuzz N`` tries N times as many inputs, and ``--write``
-writes docs/results/endurance.md and the picture beside it. Every number is counted by the tests
-that ran (``DPJAX_ENDURANCE_LOG``) or is a test's outcome. The exit code is 0 if all passed.
+``--long`` also runs the tests marked slow, ``--fuzz N`` tries N times as many inputs, and
+``--write`` writes docs/results/endurance.md and its picture. Every number is counted by the tests
+(``DPJAX_ENDURANCE_LOG``) or is a test's outcome. The exit code is 0 if all tests passed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PICTURE = ROOT / "docs" / "results" / "figures" / "endurance.png"
 
 SUITE = "tests/endurance"
 
-# By kind: the tests that inject it, as files or parts of the names of tests in them.
+# By kind of fault: the tests that inject it, as files and parts of test names.
 FAULTS = {
     "killed while it trains or writes": (
         ("tests/train/test_checkpoint_kill.py", "kill"),
@@ -61,7 +61,7 @@ FAULTS = {
 
 
 class Case(NamedTuple):
-    """A test that ran."""
+    """A test that was run, and its outcome."""
 
     file: str
     name: str
@@ -69,7 +69,7 @@ class Case(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a run of pytest came to."""
+    """The results of a run of pytest."""
 
     cases: list[Case]
     counts: Counter[tuple[str, str]]
@@ -96,7 +96,7 @@ def _is_one(test: str) -> Callable[[Sequence[tuple[str, str]]], bool]:
 
 
 def run(paths: Sequence[str], long: bool, fuzz: int = 1) -> Ran:
-    """Runs tests in a process of their own."""
+    """Runs tests in a separate process."""
     argv = pytest(paths, long)
     with tempfile.TemporaryDirectory() as folder:
         log, xml = Path(folder) / "log.jsonl", Path(folder) / "junit.xml"
@@ -120,7 +120,7 @@ def _cases(xml: Path) -> Iterable[Case]:
         bad = {child.tag for child in case} & {"failure", "error", "skipped"}
         parts = case.get("classname", "").split(".")
         while parts and not (ROOT / Path(*parts)).with_suffix(".py").exists():
-            parts.pop()  # the name of a class
+            parts.pop()  # a class name
         yield Case(f"{'/'.join(parts)}.py", case.get("name", ""), bad.pop() if bad else "passed")
 
 
@@ -159,7 +159,7 @@ def load(counts: Counter[tuple[str, str]]) -> list[list[str]]:
 
 
 def inputs(counts: Counter[tuple[str, str]]) -> list[list[str]]:
-    """Returns a row for each entry that was fuzzed: inputs tried."""
+    """Returns a row for each fuzzed entry point: the number of inputs tried."""
     tried = {entry: number for (kind, entry), number in counts.items() if kind == "input"}
     rows = [[entry, f"{number:,}"] for entry, number in sorted(tried.items())]
     return [*rows, ["all", f"{sum(tried.values()):,}"]]
@@ -209,7 +209,7 @@ def page(suite: Ran, others: Ran, long: bool, fuzz: int) -> str:
 
 
 def draw(path: Path, steps: int = 600) -> None:
-    """Draws C_t of every threshold under every stream, and the way back."""
+    """Draws C_t of every threshold under every stream, and its recovery."""
     sys.path.insert(0, str(ROOT))
     import matplotlib as mpl  # noqa: PLC0415
 
@@ -243,7 +243,7 @@ def draw(path: Path, steps: int = 600) -> None:
 
 
 def main() -> int:
-    """Runs everything and prints the page."""
+    """Runs all tests and prints or writes the page."""
     parser = argparse.ArgumentParser(description="Runs the endurance suite and counts.")
     parser.add_argument("--long", action="store_true", help="also what is marked slow")
     parser.add_argument("--fuzz", type=int, default=1, metavar="N", help="N times as many inputs")

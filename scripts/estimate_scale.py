@@ -1,10 +1,10 @@
-"""What a step costs on many devices, from its compiled program: no device is needed.
+"""Estimates the cost of a step on many devices from its compiled program; needs no devices.
 
     JAX_NUM_CPU_DEVICES=64 python scripts/estimate_scale.py
 
-compiles a step of BERT-base for 64 devices and prints, for each of them, the bytes of its
-arguments and temporaries and of what goes over the network. The program is the CPU's: on an
-accelerator temporaries differ, the collectives do not.
+compiles a step of BERT-base for 64 devices and prints, per device, the bytes of its arguments and
+temporaries, and the bytes sent over the network. The program is compiled for CPUs: on an
+accelerator, temporaries differ, but collectives do not.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _COLLECTIVE = re.compile(
 
 
 def collectives(text: str) -> Counter[str]:
-    """Returns the bytes of the results of a program's collectives, by their kind."""
+    """Returns the bytes of the results of a program's collectives, by kind."""
     found: Counter[str] = Counter()
     for shapes, kind in _COLLECTIVE.findall(text):
         for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", shapes):
@@ -40,7 +40,7 @@ def collectives(text: str) -> Counter[str]:
 
 
 def main() -> None:
-    """Compiles and prints."""
+    """Compiles the step and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--length", type=int, default=128, help="tokens of an example")
     parser.add_argument("--batch", type=int, default=8192)

@@ -1,7 +1,7 @@
-"""A Griffe extension for mkdocs.yml: doctests under any heading become code blocks of the site.
+"""A Griffe extension for mkdocs.yml that turns doctests under any heading into code blocks.
 
-Griffe itself knows doctests under "Examples:" only; elsewhere ``>>>`` is Markdown for a quotation
-and ``[1.0, 0.5]`` for a link.
+Griffe recognises doctests only under "Examples:"; elsewhere, Markdown reads ``>>>`` as a quotation
+and ``[1.0, 0.5]`` as a link.
 """
 
 import re

@@ -1,16 +1,16 @@
-"""GPT-2 on the E2E challenge: tables to texts, private or not, scored by BLEU, ROUGE-L and NIST.
+"""Fine-tunes GPT-2 on the E2E challenge, private or not, and scores it by BLEU, ROUGE-L and NIST.
 
     python scripts/finetune_e2e.py --data e2e-dataset --cell auto-clip/4/e2e/gpt2/3/lora/bleu \\
         --pretrained gpt2
     python scripts/finetune_e2e.py --data e2e-dataset --vocabulary gpt2-bpe --merges 1792 \\
         --layers 4 --width 128 --epsilon 8 --seed 1 --results docs/results/e2e.csv
 
-The first is a cell of Automatic Clipping's table 4 (`dpjax papers list` names them), with the
-settings of Li et al., which the paper takes over: batches of 1,024, 10 epochs, 100 tokens, Adam at
-2e-3 without decay, delta 8e-6, threshold 0.1, beam search with 5 beams. Without --pretrained the
-network is new (the table's "retrain"), with the tokenizer of --vocabulary; --merges keeps the first
-byte pairs of GPT-2 alone, for a table of tokens that a small network can afford. They were chosen
-on other texts, so that they cost no privacy.
+The first example is a cell of Automatic Clipping's table 4 (`dpjax papers list` names them). Like
+the paper, it uses the settings of Li et al.: batches of 1,024, 10 epochs, 100 tokens, Adam at 2e-3
+without decay, delta 8e-6, threshold 0.1, and beam search with 5 beams. Without --pretrained, the
+network is new (the table's "retrain"), with the tokenizer of --vocabulary. --merges keeps only the
+first byte pairs of GPT-2, for a token table that a small network can afford. The byte pairs were
+chosen on other texts, so they cost no privacy.
 """
 
 import argparse
@@ -39,7 +39,7 @@ PATTERNS = {
     "prefix": ["*/prefix_*"],
 }
 PREFIX = 10
-# The columns of table 4: what is trained, and by which method. Those of Li et al. clip as Abadi.
+# The columns of table 4: what is trained, and by which method. Li et al.'s use Abadi's clipping.
 COLUMNS = {
     "AUTO-S": ("full", "auto_s"),
     "AUTO-V": ("full", "auto_v"),
@@ -57,7 +57,7 @@ SIZES = {
 
 
 def set_cell(args, parser):
-    """Fills in what a cell of the table says."""
+    """Fills in the settings of a cell of the table."""
     cell = cell_named(args.cell)
     if cell.dataset != "E2E" or cell.method not in COLUMNS:
         parser.error(f"--cell {args.cell}: expected one of table 4 that is trained here")
@@ -74,7 +74,7 @@ def set_cell(args, parser):
 
 
 def gpt2_tokenizer(directory, merges=None):
-    """Returns GPT-2's tokenizer, or the one that its first merges make."""
+    """Returns GPT-2's tokenizer, or one that uses only its first merges."""
     if merges is None:
         return models.Tokenizer.from_directory(directory, "gpt2")
     tokens = json.loads((directory / "encoder.json").read_text(encoding="utf-8"))
@@ -108,7 +108,7 @@ def started(args):
 
 
 def trained(args, network, params, rows, sampling, mechanism, key):
-    """Returns the parameters after all steps; what is frozen is an argument, not a constant."""
+    """Returns the parameters after all steps; frozen ones are an argument, not a constant."""
     optimizer = optax.adam(args.rate)
     tx = optax.chain(dpjax.privatize(mechanism, sampling, key), optimizer)
     data = tuple(jnp.asarray(part) for part in rows)
@@ -133,7 +133,7 @@ def trained(args, network, params, rows, sampling, mechanism, key):
 
 
 def arguments():
-    """Returns the command line, with what a cell says filled in."""
+    """Returns the command-line arguments, with a cell's settings filled in."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--data", type=Path, required=True, help="the challenge's csv files")
     parser.add_argument("--cell", help="a number of table 4, as auto-clip/4/e2e/gpt2/3/lora/bleu")
@@ -171,7 +171,7 @@ def main():
     rows = causal_rows(corpus.train[: args.examples], tokenizer, length=args.length)
     sampling = dpjax.sampling.Poisson(args.batch, len(rows.y))
     args.steps = args.steps or round(args.epochs * len(rows.y) / args.batch)
-    if args.epsilon is None:  # nothing is clipped, and the noise is far below what training notices
+    if args.epsilon is None:  # clips nothing, and the noise is too small to affect training
         mechanism = dpjax.methods.dp_sgd(1e-6, threshold=1e3)
     else:
         method = getattr(dpjax.methods, args.method)(threshold=args.threshold)
@@ -203,7 +203,7 @@ def main():
 
 
 def write(args, scores, parameters, examples, seconds):
-    """Adds a line to the results."""
+    """Appends a line to the results."""
     row = {
         "network": args.pretrained.name if args.pretrained else f"{args.layers} x {args.width}",
         "parameters": parameters,

@@ -1,14 +1,14 @@
-"""Makes tests/models/golden: tiny random networks with what `transformers` computes from them.
+"""Makes tests/models/golden: tiny random networks, and what `transformers` computes with them.
 
-Run it in an environment of its own, which has torch (`pip install -e '.[goldens]'`):
+Run it in a separate environment with torch (`pip install -e '.[goldens]'`):
 
     python scripts/make_goldens.py tests/models/golden
     python scripts/make_goldens.py tests/models/golden --sentences sst2/train.tsv \
         --bert-vocab bert-vocab --gpt2-bpe gpt2-bpe      # also hashes of real sentences' tokens
     python scripts/make_goldens.py --check DIR           # reads a directory that dpjax wrote
 
-The tests read the files and need neither torch nor transformers. Weights are random and in
-float32; what is expected of them is computed in float64.
+The tests read the files and need neither torch nor transformers. Weights are random, in float32;
+the expected values are computed in float64.
 """
 
 import argparse
@@ -43,7 +43,7 @@ PAIRS = ["Is it good?", "No.", "Yes, it is very good indeed", "un", "x", "a"]
 
 
 def families():
-    """Yields a name, a configuration, a class, and the tokens' special numbers."""
+    """Yields a name, a configuration, a class, and the numbers of special tokens."""
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     yield (
         "bert",
@@ -79,7 +79,7 @@ def families():
 
 
 def filled(model, seed):
-    """Fills a network with numbers large enough to be told apart."""
+    """Fills a network with random numbers that are large enough to be told apart."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         around = 1.0 if "norm" in name.lower() or ".ln_" in name else 0.0
@@ -91,7 +91,7 @@ def filled(model, seed):
 
 
 def norm_of(model, loss):
-    """The norm of one example's gradient with respect to all parameters."""
+    """Returns the norm of one example's gradient with respect to all parameters."""
     model.zero_grad()
     loss.backward()
     squares = (p.grad.pow(2).sum() for p in model.parameters() if p.grad is not None)
@@ -99,7 +99,7 @@ def norm_of(model, loss):
 
 
 def write(folder, model, expected):
-    """Writes a directory with weights in float32, and what is expected."""
+    """Writes a directory with weights in float32, and the expected values."""
     shutil.rmtree(folder, ignore_errors=True)
     model.float().save_pretrained(folder, safe_serialization=True)
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -107,7 +107,7 @@ def write(folder, model, expected):
 
 
 def encoders(out):
-    """Logits and gradient norms of the three encoders: with padding, with two segments."""
+    """Writes logits and gradient norms of the three encoders, with padding and two segments."""
     for number, (name, config, cls) in enumerate(families()):
         torch.manual_seed(number)
         model = filled(cls(config), number).double()
@@ -134,7 +134,7 @@ def encoders(out):
 
 
 def causal(out):
-    """GPT-2: logits, the loss of the targets, gradient norms, greedy and beam search."""
+    """Writes GPT-2's logits, the loss of the targets, gradient norms, greedy and beam search."""
     config = transformers.GPT2Config(
         vocab_size=40,
         n_layer=2,
@@ -147,7 +147,7 @@ def causal(out):
         bos_token_id=0,
         eos_token_id=0,
     )
-    # A seed and scales at which beams differ from greedy search, and some of them end early.
+    # With this seed and scale, beams differ from greedy search, and some of them end early.
     model = filled(transformers.GPT2LMHeadModel(config), 8)
     model.transformer.wpe.weight.data *= 1.7
     model.transformer.wte.weight.data[0] *= 1.4
@@ -191,7 +191,7 @@ def causal(out):
 
 
 def small_tokenizers(out):
-    """A word-piece and a byte-pair tokenizer of our own, and what transformers makes of texts."""
+    """Writes small word-piece and byte-pair tokenizers, and transformers' tokens for some texts."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = sorted({c for c in "".join([*TEXTS, *PAIRS]).lower() if c.strip() and c.isascii()})
     pieces += [*letters, *(f"##{c}" for c in letters if c.isalnum())]
@@ -223,7 +223,7 @@ def small_tokenizers(out):
 
 
 def write_ids(folder, known):
-    """Writes the tokens of the small sample, cut at 12."""
+    """Writes the tokens of the small sample, cut to 12."""
     expected = {}
     for name, tokenizer in known.items():
         single = tokenizer(TEXTS, truncation=True, max_length=12)["input_ids"]
@@ -234,12 +234,12 @@ def write_ids(folder, known):
 
 
 def hashed(rows):
-    """A hash of token rows, which says nothing about the sentences."""
+    """Returns a hash of token rows, which reveals nothing about the sentences."""
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def real_sentences(out, sentences, bert_vocab, gpt2_bpe, scratch):
-    """Hashes of the tokens of the first 1,000 sentences of SST-2's training file."""
+    """Writes hashes of the tokens of the first 1,000 sentences of SST-2's training file."""
     lines = Path(sentences).read_text(encoding="utf-8").split("\n")[1:1001]
     texts = [line.split("\t")[0] for line in lines]
     scratch.mkdir(parents=True, exist_ok=True)
@@ -262,7 +262,7 @@ def real_sentences(out, sentences, bert_vocab, gpt2_bpe, scratch):
 
 
 def check(folder):
-    """Reads a directory that dpjax wrote, and says whether transformers finds every weight."""
+    """Reads a directory that dpjax wrote, and reports whether transformers finds every weight."""
     config = transformers.AutoConfig.from_pretrained(folder)
     cls = getattr(transformers, config.architectures[0])
     model, info = cls.from_pretrained(folder, output_loading_info=True)
@@ -272,7 +272,7 @@ def check(folder):
 
 
 def main():
-    """Makes what the arguments ask for."""
+    """Makes or checks the files, as the arguments ask."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("output", nargs="?", type=Path)
     parser.add_argument("--sentences", type=Path)

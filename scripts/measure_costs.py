@@ -1,9 +1,9 @@
-"""What a step costs with each network of the papers' tables: python scripts/measure_costs.py.
+"""Measures the cost of a step for each network of the papers: python scripts/measure_costs.py.
 
-The process keeps to one core and counts its own seconds on it, which suffer less from other work
-than those on the clock. A step is timed without an example (noise and optimizer) and with a few
-chunks of them; the difference is what examples cost. All is then scaled so that the small CNN costs
-what it costs alone on a core. The table in dpjax/papers/core_hours.py is what this printed.
+The process is pinned to one core and counts its own CPU seconds, which other work affects less than
+wall-clock time. A step is timed without any example (noise and optimizer) and with a few chunks of
+them; the difference is the cost of the examples. Everything is then scaled so that the small CNN
+has its cost when alone on a core. The table in dpjax/papers/core_hours.py is this script's output.
 """
 
 import argparse
@@ -30,7 +30,7 @@ REFERENCE = MeasuredNetwork("small_cnn", 28)
 ALONE = 1.45e-4  # seconds per example of the small CNN, alone on a core, batches of 256
 CHUNKS = 2
 
-# Rows of a chunk: few, where an example takes long.
+# Rows per chunk: few if an example takes long.
 ROWS = {"bert": 4, "roberta": 2, "alexnet": 8, "resnet9": 4}
 ROWS |= dict.fromkeys(("resnet18", "resnet34", "wide_resnet"), 8)
 ROWS |= dict.fromkeys(("nfnet_f0", "nfnet_f1"), 2)
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """How many rows a chunk has here."""
+        """The number of rows per chunk."""
         return ROWS.get(self.network.model, 16 if self.network.side > 32 else 64)
 
     def dataset(self) -> Dataset:
@@ -76,23 +76,23 @@ def cases() -> list[Case]:
         if experiment is None:
             continue
         network = network_of(SeededRun(experiment, 0))
-        if network.scale == 1:  # the large ones are extrapolated
+        if network.scale == 1:  # large networks are extrapolated
             found.setdefault(network, Case(network, experiment))
     return [found.pop(REFERENCE), *found.values()]
 
 
 def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
-    """Returns a compiled step on so many examples, and how many there are at most."""
+    """Returns a compiled step that takes a number of examples, and the maximum of that number."""
     noisy = {"method.noise_multiplier": 1.0, "privacy.epsilon": "none"}
     sizes = {"train.batch_size": CHUNKS * case.rows, "train.chunk": case.rows}
-    sizes |= {"train.augment": [], "train.multiplicity": 1}  # copies are counted elsewhere
+    sizes |= {"train.augment": [], "train.multiplicity": 1}  # copies are accounted for elsewhere
     dataset = case.dataset()
     program = build_program(case.experiment.with_values({**noisy, **sizes}), dataset)
     state = jax.jit(program.init)(jax.random.key(0))
     data = jax.device_put(examples_of(dataset.examples))
     drawn = FullBatch(program.plan.dataset_size).draw(state.key, 0)
     drawn = replace(drawn, indices=drawn.indices[: CHUNKS * case.rows])
-    drawn = replace(drawn, sampling=program.plan.sampling)  # privatize takes no other
+    drawn = replace(drawn, sampling=program.plan.sampling)  # privatize accepts no other
 
     @jax.jit
     def step(state: TrainState, data: Examples, count: jax.Array) -> Any:
@@ -103,7 +103,7 @@ def step_of(case: Case) -> tuple[Callable[[int], Any], int]:
 
 
 def seconds(run: Callable[[int], Any], count: int, turns: int) -> float:
-    """Returns the least of some timings, in seconds of this process."""
+    """Returns the minimum of some timings, in CPU seconds of this process."""
     found = []
     for _ in range(turns):
         begun = time.process_time()
@@ -113,7 +113,7 @@ def seconds(run: Callable[[int], Any], count: int, turns: int) -> float:
 
 
 def measured(case: Case, turns: int) -> tuple[float, float]:
-    """Returns the seconds of an example, and of a step without any."""
+    """Returns the seconds per example, and per step without any."""
     run, most = step_of(case)
     jax.block_until_ready(run(most))  # compiles
     empty = seconds(run, 0, turns)

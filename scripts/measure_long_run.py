@@ -1,7 +1,9 @@
-"""What a run of very many steps costs beside its steps: python scripts/measure_long_run.py.
+"""Measures what a run of very many steps costs in addition to the steps themselves.
 
-A linear model on made-up numbers, so that a step costs next to nothing and all else shows: CPU time
-spent on epsilon, memory in use over the run, and the size of the files at its end.
+    python scripts/measure_long_run.py
+
+Uses a linear model on synthetic data, so that the steps cost next to nothing. Reports the CPU time
+spent on epsilon, the memory in use over the run, and the size of the files at its end.
 """
 
 import argparse
@@ -18,7 +20,7 @@ from dpjax.train import Experiment, Run, train
 
 
 def made_up(rows: int = 1_000, width: int = 8) -> Dataset:
-    """Two classes that a linear model tells apart."""
+    """Returns data with two classes that a linear model can separate."""
     rng = np.random.default_rng(0)
 
     def split(n: int) -> Split:
@@ -29,7 +31,7 @@ def made_up(rows: int = 1_000, width: int = 8) -> Dataset:
 
 
 def memory() -> float:
-    """Returns the MiB that this process has in memory (Linux)."""
+    """Returns the MiB of memory that this process uses (Linux)."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

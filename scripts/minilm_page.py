@@ -19,7 +19,7 @@ Rows = Sequence[dict[str, str]]
 
 
 def page(rows: Rows) -> str:
-    """Returns the page: for each data set, accuracies by what is trained, method and budget."""
+    """Returns the page: accuracies per data set, by what is trained, method and budget."""
     lines = [
         "# MiniLM, fine-tuned privately",
         "",
@@ -74,7 +74,7 @@ def _settings(rows: Rows) -> list[str]:
 
 
 def main() -> None:
-    """Writes the page beside the results."""
+    """Writes the page next to the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     path = parser.parse_args().results

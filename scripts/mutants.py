@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Breaks the library on purpose, one change at a time, and shows that the tests notice.
+"""Breaks the library on purpose, one change at a time, and checks that the tests notice.
 
     python scripts/mutants.py [NAME ...] [--workers K] [--list] [--write]
 
-The changes are in tests/mutants.toml. Each is made in a copy of the tree, and the tests that it
-names run there. It is killed if one of them fails, and has survived if all pass; a copy whose tests
-do not run at all is an error, not a kill. The same tests run first in a copy without a change, and
+The changes are in tests/mutants.toml. Each is made in a copy of the tree, where the tests that it
+names are run. A mutant is killed if one of them fails, and survives if all pass; if the tests do
+not run at all, that is an error, not a kill. The same tests are first run in an unchanged copy, and
 must pass. The exit code is 0 if every mutant was killed.
 """
 
@@ -30,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutants.toml"
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 COPIED = ("dpjax", "tests", "configs", "scripts", "docs", "pyproject.toml", "README.md")
-SECONDS = 900  # a mutant that hangs is an error
+SECONDS = 900  # a mutant that takes longer is an error
 
-# The package is also installed, so that the wrong one might be imported.
+# dpjax is also installed, so the tests could import the wrong copy.
 GUARD = '''"""Stops the tests if they import another dpjax than the one beside this file."""
 from pathlib import Path
 
@@ -59,13 +59,13 @@ TABLE = """| mutant | in | what would go wrong | verdict | by | s |
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: in `file`, `old`, which is there exactly once, becomes `new`.
+    """One change: in `file`, `old`, which must occur exactly once, becomes `new`.
 
     Attributes:
         name: its name.
-        file: the file, from the root.
-        old: the text that is replaced.
-        new: what replaces it.
+        file: the file, relative to the root.
+        old: the text to replace.
+        new: its replacement.
         why: what would go wrong.
         tests: files or node ids, one of which must fail.
     """
@@ -92,13 +92,13 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant.
+    """The outcome of a mutant.
 
     Attributes:
         mutant: the mutant.
         word: "killed", "SURVIVED" or "ERROR".
-        by: the test that failed; those that passed; or what went wrong.
-        how: the beginning of that test's error.
+        by: the test that failed, the tests that passed, or what went wrong.
+        how: the beginning of the failed test's error.
         seconds: how long it took.
     """
 
@@ -116,7 +116,7 @@ class Verdict:
 
     @property
     def row(self) -> str:
-        """The verdict as a line of the page."""
+        """The verdict as a row of the page's table."""
         mutant, by = self.mutant, self.by.replace("|", "\\|")
         cells = (mutant.name, f"`{mutant.file}`", mutant.why, self.word, f"`{by}`")
         return "| " + " | ".join(cells) + f" | {self.seconds:.0f} |"
@@ -129,7 +129,7 @@ def read(path: Path = LIST) -> list[Mutant]:
 
 
 def chosen(mutants: Sequence[Mutant], names: Iterable[str]) -> list[Mutant]:
-    """Returns the mutants of these names; all, if there are none."""
+    """Returns the mutants with these names; all of them if no names are given."""
     by_name = {mutant.name: mutant for mutant in mutants}
     wanted = list(names) or list(by_name)
     if unknown := [name for name in wanted if name not in by_name]:
@@ -138,7 +138,7 @@ def chosen(mutants: Sequence[Mutant], names: Iterable[str]) -> list[Mutant]:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copies what the tests need, with a guard."""
+    """Copies what the tests need, and adds a guard against importing another dpjax."""
     skipped = shutil.ignore_patterns("work")
     for part in COPIED:
         if (source / part).is_dir():
@@ -188,7 +188,7 @@ def examine(mutant: Mutant, pristine: Path) -> Verdict:
 
 
 def examine_all(mutants: Sequence[Mutant], workers: int) -> list[Verdict]:
-    """Examines mutants, some at a time, and prints each verdict; first the tests as they are."""
+    """Examines mutants in parallel and prints each verdict; first runs the unchanged tests."""
 
     def one(mutant: Mutant, pristine: Path) -> Verdict:
         verdict = examine(mutant, pristine)
@@ -211,7 +211,7 @@ def examine_all(mutants: Sequence[Mutant], workers: int) -> list[Verdict]:
 
 
 def page(verdicts: Sequence[Verdict], before: str) -> str:
-    """Returns the results as a page: new ones, and those of the page before for other mutants."""
+    """Returns the results as a page; verdicts of other mutants are kept from the previous page."""
     rows = {row.split(" | ")[0][2:]: row for row in before.splitlines() if row.startswith("| ")}
     rows |= {verdict.mutant.name: verdict.row for verdict in verdicts}
     listed = [rows[mutant.name] for mutant in read() if mutant.name in rows]

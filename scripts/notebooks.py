@@ -1,4 +1,4 @@
-"""Runs the tutorials and stores what they print: python scripts/notebooks.py [NAME ...]."""
+"""Runs the tutorials and stores their output: python scripts/notebooks.py [NAME ...]."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
 
 
 def execute(file: Path) -> None:
-    """Runs the code cells of a notebook, one after another, and writes their output into it."""
+    """Runs the code cells of a notebook in order, and stores their output in it."""
     notebook = json.loads(file.read_text())
     namespace: dict = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -15,7 +15,7 @@ from dpjax.papers.auto_dp_epsilon import auto_dp_sgd_epsilon_as_printed
 
 
 class Setting(NamedTuple):
-    """One row: the numbers a paper gives; delta None stands for 1 / N."""
+    """A row of numbers given in a paper; a delta of None stands for 1 / N."""
 
     paper: str
     data: str
@@ -40,7 +40,7 @@ SETTINGS = (
     Setting("DP-PSASC", "Imagenette", 9_464, 256, 50, 1e-4, (8,)),
 )
 
-# Auto DP-SGD, table 14 on MNIST: sigma_0 and the epsilons printed for its four decays.
+# sigma_0 in Auto DP-SGD's table 14 on MNIST, with the epsilons printed for its four decays.
 AUTO_DP = {
     1.4929: {"linear": "1.00", "time": "0.98", "step": "0.50", "exponential": "22.85"},
     0.9584: {"linear": "1.49", "time": "0.84", "step": "0.68", "exponential": "34.20"},
@@ -94,7 +94,7 @@ def setting_rows(setting: Setting) -> list[str]:
 
 
 def auto_dp_row(sigma_0: float, decay: str) -> str:
-    """Returns the row of one decay: printed, by the printed formula, and true."""
+    """Returns the row of a decay: the printed epsilon, the formula's, and the true one."""
     size, batch, epochs, delta = 60_000, 64, 100, 1e-5
     printed = auto_dp_sgd_epsilon_as_printed(decay, sigma_0, size, batch, epochs)
     sound = methods.auto_dp_sgd_sound(

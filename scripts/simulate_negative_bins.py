@@ -2,8 +2,8 @@
 
     python scripts/simulate_negative_bins.py
 
-Norms are log-normal (median 3, spread 0.5) and batches Poisson. d grows with B^2, so that the best
-threshold is the same for every B. Each cell is over 40 seeds.
+Norms are log-normal (median 3, spread 0.5) and batches are Poisson. d grows with B^2, so that the
+best threshold is the same for every B. Each cell is computed over 40 seeds.
 """
 
 import jax
@@ -53,7 +53,7 @@ def trained(mode: str, batch_size: int, noise: float) -> np.ndarray:
 
 
 def ran_away(mode: str, batch_size: int, ratio: float) -> float:
-    """Returns how often one update from C = 3 falls below a tenth, when R is ratio medians long."""
+    """Returns how often one update takes C from 3 to below 0.3, if R is `ratio` medians."""
     rule = dc_sgd_e(sigma_h=SIGMA_H, negative=mode)
     start = HistogramState(jnp.float32(3.0), jnp.float32(3.0 * ratio))
 
@@ -67,7 +67,7 @@ def ran_away(mode: str, batch_size: int, ratio: float) -> float:
 
 
 def exact_optimum() -> float:
-    """Returns the threshold of least expected squared error, from a million norms themselves."""
+    """Returns the threshold with the least expected squared error, from a million exact norms."""
     norms = 3.0 * np.exp(0.5 * np.random.default_rng(0).normal(size=1_000_000))
     sigma_t = float(sigma_gradient(SIGMA, SIGMA_H))
     grid = np.linspace(2.0, 6.0, 401)

@@ -1,6 +1,6 @@
 """Eight virtual devices for the sharding tests, and how programs are compiled.
 
-Set before JAX starts its backend.
+These are set before JAX starts its backend.
 """
 
 import gc
@@ -16,15 +16,15 @@ from tests import store
 jax.config.update("jax_num_cpu_devices", 8)
 store.install()
 
-# Jaxprs are many small objects, most of which stay: looking through them again took three seconds
-# of a hundred.
+# Jaxprs consist of many small objects, most of which stay alive; scanning them again and again took
+# 3% of the time.
 gc.set_threshold(50_000, 20, 20)
 
-# Where bits and bounds are tested, or a hundred thousand releases are drawn, programs are compiled
-# as they are for users. Elsewhere they are compiled without most optimizations, unless they run for
-# longer than that takes, and, except for gradients, by XLA's older code generator. It takes half
-# the time, but its programs are slower, and it gets a scatter with uint8 indices into more than 256
-# rows wrong.
+# Tests of bits and bounds, and tests that draw 100,000 releases, compile programs as they
+# are compiled for users. Other tests compile without most optimizations, unless their programs run
+# for longer than that saves, and, except for gradients, with XLA's older code generator. It takes
+# half the time, but its programs are slower, and it miscompiles a scatter with uint8 indices into
+# more than 256 rows.
 AS_FOR_USERS = ("audit", "gradients", "testing")
 AS_FOR_USERS_FILES = (
     "test_audit",
@@ -52,9 +52,9 @@ COMPARED_WITH_A_TOLERANCE = (
 
 
 def _compilation(path: Path) -> tuple[bool, bool]:
-    """Says if a file's programs are compiled with optimizations, and by the newer generator."""
+    """Returns whether a file's programs are optimized, and whether the newer generator is used."""
     here = Path(__file__).parent
-    if not path.is_relative_to(here):  # the examples in docstrings
+    if not path.is_relative_to(here):  # doctests
         return (path.parent.name == "audit",) * 2
     folder = path.relative_to(here).parts[0]
     if path.stem in COMPARED_WITH_A_TOLERANCE:
@@ -75,27 +75,27 @@ def _compile_options(*args, **kwargs):
     return options
 
 
-# JAX has no setting for it, and XLA reads its flags once in a process.
+# JAX has no setting for this, and XLA reads its flags only once per process.
 compiler.get_compile_options = _compile_options
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Chooses how programs are compiled before any fixture, of a module too, compiles one."""
+    """Chooses how programs are compiled before any fixture compiles one, even a module's."""
     wanted = _compilation(item.path)
     if wanted != COMPILATION["now"]:
-        jax.clear_caches()  # else programs compiled in the other way would be used again
+        jax.clear_caches()  # otherwise programs compiled in the other way would be reused
         jax.config.update("jax_disable_most_optimizations", not wanted[0])
         COMPILATION["now"] = wanted
 
 
 def pytest_runtest_teardown():
-    """Drops compiled programs before there are too many."""
+    """Drops compiled programs when there are too many."""
     if COMPILED["unlooked"] > 300 and _crowded():
         jax.clear_caches()
 
 
-# Programs compiled since the maps were last counted, which takes 20 ms: too long for every test.
+# Programs compiled since memory maps were last counted, which takes 20 ms: too long for each test.
 COMPILED = {"unlooked": 0}
 
 
@@ -107,9 +107,9 @@ jax.monitoring.register_event_duration_secs_listener(_count_compiled)
 
 
 def _crowded() -> bool:
-    """Says whether compiled programs fill most of the 65,530 memory maps that Linux allows.
+    """Returns whether compiled programs fill most of the 65,530 memory maps that Linux allows.
 
-    A compilation beyond that ends the process.
+    A compilation that exceeds them kills the process.
     """
     COMPILED["unlooked"] = 0
     maps = Path("/proc/self/maps")
@@ -117,13 +117,13 @@ def _crowded() -> bool:
 
 
 def pytest_sessionfinish(session):
-    """Deletes old programs, once in a run."""
+    """Deletes old programs from the store, once per run."""
     if not hasattr(session.config, "workerinput"):
         store.clean()
 
 
 def _repeated() -> dict[str, list[str]]:
-    """Test functions of which the default run takes some parameters only, and which."""
+    """Returns the parameters kept in the default run, for test functions that keep only some."""
     table = tomllib.loads((Path(__file__).parent / "repeated.toml").read_text())
     return {
         f"tests/{file}.py::{name}": kept
@@ -134,7 +134,7 @@ def _repeated() -> dict[str, list[str]]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Puts repetitions behind the slow marker; what mutants rely on stays."""
+    """Marks repetitions as slow, except those that mutants rely on."""
     repeated = _repeated()
     for item in items:
         function, _, parameters = item.nodeid.partition("[")

@@ -1,8 +1,8 @@
-"""A store of compiled programs that outlives a run, a checkout and an environment.
+"""A store of compiled programs that is kept between runs, and shared by checkouts.
 
-Most of the tests' time goes into compiling. JAX's own store is used, with two changes: entries are
-written aside and renamed, so that workers and test runs can share it, and one that no test has used
-for two weeks is deleted.
+Most of the tests' time is spent compiling. JAX's own compilation cache is used, with two changes:
+entries are written to a temporary file and renamed, so that workers and test runs can share it, and
+entries that no test has used for two weeks are deleted.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ WEEKS = 2
 
 
 def install() -> None:
-    """Makes this process use the store, and the processes that it starts one of their own."""
-    # Programs are compiled for the instructions of the machine, which their names do not say.
+    """Makes this process use the store, and the processes that it starts a store of their own."""
+    # Programs are compiled for this machine's instructions, which are not part of their names.
     folder = SHARED / hashlib.sha256(_instructions()).hexdigest()[:16]
     LRUCache.get, LRUCache.put = _get, _put
     settings = {
@@ -31,16 +31,16 @@ def install() -> None:
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
-    # They write as JAX does, so no two of them may share a folder.
+    # Those processes write without renaming, as JAX does, so no two of them may share a folder.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / f"started-by-{worker}")
 
 
 def clean() -> None:
-    """Deletes what was not used for some weeks."""
+    """Deletes entries that have not been used for two weeks."""
     oldest = time.time() - WEEKS * 7 * 24 * 3600
     for file in SHARED.glob("**/*-cache"):
-        with suppress(FileNotFoundError):  # another run of the tests deletes them too
+        with suppress(FileNotFoundError):  # another test run may delete them at the same time
             if file.stat().st_mtime < oldest:
                 file.unlink()
 

@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = args.run(args)
             sys.stdout.flush()
             return code
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except _REFUSALS as error:

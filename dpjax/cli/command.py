@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 __all__ = ["Command", "Group", "Parser", "StoppedError", "add_command", "interrupts_kept"]
 
-_SECONDS = 0.05  # the delay before it is raised again, when the callback that lost it has ended
+_SECONDS = 0.05  # the delay before raising it again, by when the callback has ended
 
 
 class StoppedError(Exception):
-    """A command was ended from outside; the message says how to resume.
+    """A command was stopped from outside; the message says how to resume.
 
     Args:
         message: the message, one line.
@@ -55,7 +55,7 @@ class Group:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps line breaks, and puts each command on a line of its own."""
+    """Keeps line breaks, and puts each command on its own line."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog)

@@ -118,7 +118,8 @@ class Spent:
         labels: the runs' names.
         each: the epsilon of each run; None without a guarantee.
         all_published: the epsilon of all; None without a guarantee, or if `together` says why.
-        together: why there is no number for all of them; empty if there is one, or no guarantee.
+        together: why there is no number for all of them; empty if there is one, or none is
+            guaranteed.
         delta: the target; the smallest if the runs' own differ.
     """
 

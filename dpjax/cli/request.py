@@ -1,4 +1,4 @@
-"""What an accounting command is asked: an experiment as `dpjax train` reads it, and more flags."""
+"""The request of an accounting command: an experiment, as `dpjax train` reads it, and more."""
 
 import argparse
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from dpjax.train.plan import Setting, resolve, setting_of
 
 __all__ = ["Request", "read_request"]
 
-# The fields of an experiment that have a flag of their own.
+# The fields of an experiment that have their own flags.
 _PATHS = {
     "dataset_size": "data.examples",
     "noise_multiplier": "method.noise_multiplier",
@@ -31,16 +31,16 @@ _PATHS = {
 
 @dataclass(frozen=True)
 class Request:
-    """An experiment, and what a command is to print about it.
+    """An experiment, and what a command should print about it.
 
     Args:
         experiment: the experiment, with the size of its data unless that is unknown.
         accountant: names of accountants to ask, or "all"; empty for the experiment's own, which
-            decides what runs in any case.
+            determines what runs in any case.
         relation: the neighbouring relation; None for the sampler's own.
-        start: how many steps were released before.
-        delta_is_default: whether neither file nor flags give delta, and so it is 1 / N.
-        runs: how many such runs are published.
+        start: the number of steps released before.
+        delta_is_default: whether delta is 1 / N because neither file nor flags give it.
+        runs: the number of such runs that are published.
         candidates: the number of candidates in a search.
         mean: the expected number of runs in a repeated search; None for two per candidate.
     """
@@ -73,12 +73,12 @@ class Request:
         return self.experiment.privacy.epsilon
 
     def asked(self) -> Setting:
-        """Returns the run that is asked for, for commands that look for its noise."""
+        """Returns the run as requested, for commands that search for its noise."""
         experiment = self._whole()
         return self._viewed(setting_of(experiment, experiment.data.examples))
 
     def resolved(self) -> Setting:
-        """Returns what `dpjax train` would run: with the noise and the steps the budget allows."""
+        """Returns what `dpjax train` would run, with the noise and the steps the budget allows."""
         experiment = self._whole()
         size = experiment.data.examples
         if size is None:
@@ -136,7 +136,7 @@ def read_request(args: argparse.Namespace) -> Request:
     changes |= {path: flags[flag] for flag, path in _PATHS.items() if flag in flags}
     check_arguments(experiment, changes)
     if flags.get("sampling") == "fixed":
-        changes["privacy.accountant"] = "rdp"  # the one that knows it
+        changes["privacy.accountant"] = "rdp"  # the only one for budgets that supports it
     experiment = experiment.with_values(changes)
     if not alone:
         experiment = experiment.set("data.examples", _dataset_size(experiment))
@@ -148,7 +148,7 @@ def read_request(args: argparse.Namespace) -> Request:
 
 
 def _check_complete(flags: Mapping[str, Any], method: Mapping[str, Any]) -> None:
-    """Raises ValueError unless the flags say all that an experiment would."""
+    """Raises ValueError unless the flags give everything that an experiment would."""
     if not method and "method" not in flags:
         raise ValueError(
             "method: missing; expected --method NAME, or --config with an experiment or a method"
@@ -167,7 +167,7 @@ def _check_complete(flags: Mapping[str, Any], method: Mapping[str, Any]) -> None
 
 
 def _dataset_size(experiment: Experiment) -> int:
-    """Returns N as `dpjax train` finds it; reads the data only if nothing else says it."""
+    """Returns N as `dpjax train` finds it; reads the data only if nothing else gives it."""
     config = experiment.data
     if config.examples is not None:
         return config.examples

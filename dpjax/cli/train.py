@@ -170,7 +170,7 @@ def trained(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Says how to resume if the user stops the block and there is a run to resume."""
+    """Tells the user how to resume if they stop the block and there is a run to resume."""
     how = f"the same command with --resume --out {shlex.quote(str(folder))} resumes"
     try:
         yield
@@ -179,7 +179,7 @@ def resumable(folder: Path) -> Iterator[None]:
             raise
         raise KeyboardInterrupt(f"{how} from the last checkpoint") from None
     except (Preempted, LostProcessError) as error:
-        code = 143 if isinstance(error, Preempted) else 3  # 143: what a shell says of a SIGTERM
+        code = 143 if isinstance(error, Preempted) else 3  # 143: a shell's code for SIGTERM
         raise StoppedError(f"{error}; {how} from the last checkpoint", code) from error
 
 

@@ -141,5 +141,5 @@ class Dataset:
 
 
 def _some(rows: RandomAccess) -> Split:
-    """Returns examples from all over the data, since reading all of them may take hours."""
+    """Returns examples from all over the data, because reading all of them may take hours."""
     return rows.__getitems__(np.unique(np.linspace(0, len(rows) - 1, _CHECKED).astype(int)))

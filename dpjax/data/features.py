@@ -1,4 +1,4 @@
-"""Features of a pre-trained network, from an .npz file: a data set of its own."""
+"""A data set of features from a pre-trained network, read from an .npz file."""
 
 import zipfile
 from pathlib import Path
@@ -17,8 +17,9 @@ def read_features(name: str, path: Path, classes: int) -> Dataset:
     """Reads features and labels from an .npz file of ``x_train, y_train, x_test, y_test``.
 
     Privacy:
-        If the network was trained on other, public data, it transforms each example independently,
-        and the features cost nothing. If it saw the private data, they do.
+        If the network was trained only on other, public data, it transforms each example
+        independently, and the features cost nothing. If it was trained on the private data, they
+        have a privacy cost.
 
     Args:
         name: the data set's name.

@@ -15,9 +15,9 @@ HASHED_ROWS = 4096
 def fingerprints(dataset: Dataset) -> dict[str, str]:
     """Returns a hash of each split, by which a run recognises its data.
 
-    For more than `HASHED_BYTES`, and for data read on demand, only some rows from all over are
-    hashed, and the fingerprint begins with "some". Fingerprints are private: whoever knows all
-    training examples but one could use them to guess the last.
+    For data larger than `HASHED_BYTES`, or read on demand, only some evenly spaced rows are hashed,
+    and the fingerprint begins with "some". Fingerprints are private: anyone who knows all training
+    examples but one could use them to guess the last one.
 
     Args:
         dataset: the data set.

@@ -71,7 +71,7 @@ class File:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of JPEG images, without checksums of their own.
+    """A folder of JPEG images that have no checksums.
 
     Args:
         path: its path in the data set's folder.

@@ -66,11 +66,11 @@ def _over_leading_axis(tree: chex.ArrayTree) -> chex.ArrayTree:
 
 
 # The same in one limb, for a sum of which only 4 bytes per number are sent. M bounds the sum over
-# shards of a coordinate's absolute values, except for batches of more than
-# `Sampling.likely_rows`: values that exceed a shard's share of the int32 range are clamped, which
-# never moves two of its parts further apart. The integers are clamped after both halves of a pair
-# are added. Rounding changes the difference of two parts by at most one unit per coordinate, and so
-# by sqrt(d) units.
+# shards of a coordinate's absolute values, except for batches of more than `Sampling.likely_rows`
+# rows. Values that exceed a shard's share of the int32 range are clamped, which never moves the
+# values of two neighbouring batches further apart; the integers are clamped after both halves of a
+# pair are added. Rounding changes the difference between two values by at most one unit per
+# coordinate, and so by at most sqrt(d) units.
 
 _UNIT = 2.0**-31
 _LARGEST_POWER = 2.01  # _power_of_two_above returns at most this many times its argument

@@ -29,7 +29,7 @@ from dpjax.twofloat import TwoFloat, added, pair_sum, row_sum
 
 try:
     from jax.extend.core import get_opaque_trace_state
-except ImportError:  # where jax 0.8 has it
+except ImportError:  # its location in jax 0.8
     from jax.core import get_opaque_trace_state
 
 __all__ = ["BatchSums", "DeferredPass", "PerExampleGrads"]

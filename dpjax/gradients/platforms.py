@@ -1,7 +1,7 @@
-"""What the engines' programs take from the platform that they are lowered for.
+"""How each platform computes, and programs that depend on the platform they are lowered for.
 
 A program may be traced on one machine and lowered, exported or compiled for another. So the engines
-ask `by_platform`, which traces a program for each kind and lets JAX choose when it lowers.
+call `by_platform`, which traces a program for each kind of platform; JAX chooses when it lowers.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,9 +27,9 @@ class Platform:
 
     Attributes:
         name: "cpu", "tpu", or "gpu" for any other.
-        serial: whether it is fastest with one example's large products at a time.
-        bits: of the significand, of the float32 factors that its matrix units take at JAX's default
-            precision; None where they take float32. Products of such factors are added in float32.
+        serial: whether large products are fastest one example at a time.
+        bits: the number of significand bits of the float32 factors that its matrix units take at
+            JAX's default precision; None for all of float32. Products are added in float32.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Platform:
     bits: int | None
 
     def rounded(self, x: jax.Array) -> jax.Array:
-        """Returns the nearest factors that the matrix units take as they are.
+        """Returns the nearest factors that the matrix units take without rounding.
 
-        What they would do with others differs from one to the next: some round, some cut off.
+        Other factors are treated differently by different units: some round, some truncate.
         """
         if self.bits is None or x.dtype != jnp.float32:
             return x
@@ -55,7 +55,7 @@ _ASSUMED: ContextVar[Platform | None] = ContextVar("assumed_platform", default=N
 
 @contextmanager
 def assumed(platform: Platform) -> Iterator[None]:
-    """Traces programs for one platform, wherever they run: to test its arithmetic on another."""
+    """Traces programs for one platform, wherever they run, to test its arithmetic elsewhere."""
     token = _ASSUMED.set(platform)
     try:
         yield
@@ -64,7 +64,7 @@ def assumed(platform: Platform) -> Iterator[None]:
 
 
 def assumption() -> Platform | None:
-    """Returns the platform that is assumed here, if one is: not part of the key of JAX's caches."""
+    """Returns the assumed platform, if any; it is not part of the key of JAX's caches."""
     return _ASSUMED.get()
 
 
@@ -83,7 +83,7 @@ def by_platform(fn: Callable[..., Tree], *args: chex.ArrayTree) -> Tree:
         return fn(platform, *args)
 
     def known(platform: Platform, *args: chex.ArrayTree) -> Tree:
-        with assumed(platform):  # so that what `fn` calls is traced for this one alone
+        with assumed(platform):  # so that whatever `fn` calls is traced only for this platform
             return fn(platform, *args)
 
     return jax.lax.platform_dependent(

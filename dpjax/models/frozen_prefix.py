@@ -97,7 +97,7 @@ def cut(network: Network, params: Params, block: int) -> Halves:
         The first part and its parameters, and the second part and its parameters.
 
     Raises:
-        ValueError: if the network is no encoder or has LoRA updates, or has fewer blocks.
+        ValueError: if the network is not an encoder, has LoRA updates, or has fewer blocks.
 
     Example:
         >>> sizes = {"layers": 2, "width": 4, "heads": 2, "hidden": 8, "positions": 8}
@@ -272,7 +272,7 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # it runs, as another user
         return True
     return True
 

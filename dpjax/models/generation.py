@@ -59,8 +59,8 @@ def generate(
         (n, steps): the new tokens, including `end`, then `NO_TOKEN`.
 
     Raises:
-        ValueError: if the network is no language model, has too few positions or no such token, or
-            a temperature comes without a key or with several beams.
+        ValueError: if the network is not a language model, has too few positions or no such token,
+            or a temperature comes without a key or with several beams.
 
     Example:
         >>> from dpjax.models import build

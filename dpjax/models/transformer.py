@@ -112,7 +112,7 @@ def attend(
     scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min)
     if prefix is None:
         return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), memory.value)
-    # Trained keys and values have products of their own, which the ghost engine has formulas for.
+    # Trained keys and values have separate products, for which the ghost engine has formulas.
     first = scale * jnp.einsum("qhd,phd->hqp", query, prefix.key)
     count = first.shape[-1]
     weights = jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))

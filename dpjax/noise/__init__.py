@@ -1,8 +1,8 @@
 """Random bits, Gaussian noise with its whole tail, and its release on a public grid.
 
-One definition of bits serves noise and sampling: Threefry-2x32 with 20 rounds, evaluated at
-counters (Salmon et al., Random123, 2011). No flag and no version of JAX changes them.
-docs/noise.md says how the noise is made, and what it does and does not protect against.
+Noise and sampling use the same bits: Threefry-2x32 with 20 rounds, evaluated at counters (Salmon
+et al., Random123, 2011). No flag and no version of JAX changes them. docs/noise.md describes how
+noise is made, and what it does and does not protect against.
 """
 
 from dpjax.noise.bits import checked_key, fold, random_words, stream

@@ -16,17 +16,17 @@ _PARITY = 0x1BD11BDA
 
 
 def checked_key(key: chex.PRNGKey | None) -> jax.Array:
-    """Returns `key` as a typed threefry key, or refuses it.
+    """Returns `key` as a typed threefry key, or raises.
 
-    Noise needs a key that somebody chose: there is no default. Keys of generators other than
-    threefry are refused, since the bits drawn here are defined for threefry alone.
+    There is no default key: noise needs one that the caller chose. Keys of other generators are
+    refused, because the bits drawn here are defined only for threefry.
 
     Args:
         key: a typed key, or the two uint32 words of a legacy one.
 
     Raises:
         TypeError: if it is not a JAX key.
-        ValueError: if it is an array of several keys, or the key of another generator.
+        ValueError: if it is an array of several keys, or a key of another generator.
 
     Example:
         >>> checked_key(None)
@@ -38,7 +38,7 @@ def checked_key(key: chex.PRNGKey | None) -> jax.Array:
     if dtype == jnp.uint32 and getattr(key, "shape", ())[-1:] == (2,):
         key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
     elif dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        # An array is not shown: it may be a key's words in another shape.
+        # Do not show an array: it may be a key's words in another shape.
         shown = repr(key) if dtype is None else f"an array of {dtype}"
         raise TypeError(
             f"key = {shown}: expected a JAX random key, for instance jax.random.key(seed)"
@@ -104,7 +104,7 @@ def _derived(key: jax.Array, number: jax.Array) -> jax.Array:
 
 
 def stream(key: jax.Array, name: str) -> jax.Array:
-    """Returns the key of a named stream, so that sampling, initialisation and noise share none.
+    """Returns the key of a named stream, so that sampling, initialisation and noise share no key.
 
     Args:
         key: the key that all streams derive from.

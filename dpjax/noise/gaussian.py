@@ -21,9 +21,9 @@ Tree = TypeVar("Tree")
 SUPPORT = math.sqrt(2 * 97 * math.log(2))
 """The largest standard normal that can be drawn, 11.6: ``sqrt(-2 ln u)`` at the least u, 2^-97."""
 
-# Leaves of at least this size are drawn in their own shape, on a mesh those of at least the second,
-# so that each device draws its own part of a sharded leaf. Smaller ones are drawn together, all of
-# them on each device, in rows of this many numbers: a program for each takes long to compile.
+# Leaves of at least this size (on a mesh, at least the second size) are drawn in their own shape,
+# so that each device draws only its part of a sharded leaf. Smaller leaves are drawn together, in
+# full on every device, in rows of _ROW numbers: one program per leaf takes long to compile.
 _OWN_DRAW = 2**22
 _OWN_DRAW_ON_A_MESH = 2**11
 _ROW = 128
@@ -59,20 +59,20 @@ def standard_normal(key: jax.Array, like: Tree) -> Tree:
     """Returns standard normals shaped like a tree, in float32, or float64 for float64 leaves.
 
     ``z = sqrt(-2 ln u) sin(pi/2 g)`` with a random sign: u from 96 bits and g from 31, each in the
-    middle of its cell. A normal is a function of (key, leaf, index within the leaf) alone, whatever
-    the sharding: leaf j at row-major index i reads the counter blocks ``(2^8 j + (2i >> 32), 2i)``
-    and the one after it.
+    middle of its cell. A normal depends only on (key, leaf, index within the leaf), whatever the
+    sharding: leaf j at row-major index i reads the counter blocks ``(2^8 j + (2i >> 32), 2i)``
+    and the next one.
 
-    The distribution is symmetric, never 0, and ends at SUPPORT (11.6). Between, it is discrete, on
-    float32 numbers. Logarithm and sine are polynomials here, and only the square root is the
+    The distribution is symmetric, never 0, and ends at SUPPORT (11.6); in between, it is discrete,
+    on float32 numbers. Logarithm and sine are polynomials defined here; only the square root is the
     platform's own. On CPU, z is accurate to a few units in the last place, and ``P(|Z| > t)`` is
-    right to 1e-5 up to 7 sigma, where `jax.random.normal` ends at -5.42 and 5.22. In a NumPy copy
-    of the map so it is with or without fused multiply-adds, and with a square root that is up to 2
-    units in the last place off; nothing is measured on other platforms.
+    correct to 1e-5 up to 7 sigma; `jax.random.normal` ends at -5.42 and 5.22. A NumPy copy of the
+    map shows the same with and without fused multiply-adds, and with a square root that is up to 2
+    units in the last place off. Nothing was measured on other platforms.
 
     Args:
-        key: the key of this one draw; never use it for another.
-        like: a pytree of floating-point arrays, of which only shape and dtype are read.
+        key: the key of this draw; never use it for another.
+        like: a pytree of floating-point arrays; only their shapes and dtypes are used.
 
     Raises:
         ValueError: for a leaf of 2^39 numbers or more, or more than 2^24 leaves.
@@ -117,7 +117,7 @@ class OwnDraw:
 
 @dataclass(frozen=True)
 class JointDraw:
-    """The draw of several leaves, laid out in rows that belong to one leaf each."""
+    """The joint draw of several leaves, in rows that each belong to one leaf."""
 
     shapes: dict[int, tuple[int, ...]]
     dtype: jnp.dtype
@@ -125,13 +125,13 @@ class JointDraw:
 
     @property
     def rows(self) -> dict[int, int]:
-        """How many rows each leaf has."""
+        """The number of rows of each leaf."""
         return {number: -(-math.prod(shape) // _ROW) for number, shape in self.shapes.items()}
 
     def with_normals(
         self, key: jax.Array, fn: Callable[..., jax.Array], *given: jax.Array
     ) -> jax.Array:
-        """Returns ``fn(normals, *given)``, for a function of single numbers."""
+        """Returns ``fn(normals, *given)`` for an elementwise `fn`."""
         counts = list(self.rows.values())
         leaf = np.repeat(np.fromiter(self.rows, np.uint32), counts)
         begin = np.concatenate([np.arange(count, dtype=np.uint32) for count in counts]) * _ROW
@@ -143,7 +143,7 @@ class JointDraw:
             return fn(_normal_at(key, first[:, None], jnp.zeros_like(low), low, self.dtype), *own)
 
         def in_parts(*rows: jax.Array) -> jax.Array:
-            # Else XLA's CPU compiler writes the whole draw once more for each leaf that takes a
+            # Otherwise XLA's CPU compiler emits the whole draw again for each leaf that takes a
             # slice. The first of `given` is overwritten part by part.
             parts = [x.reshape(_PARTS, len(x) // _PARTS, *x.shape[1:]) for x in rows]
             empty = jnp.zeros((*parts[0].shape, _ROW), self.dtype)
@@ -163,7 +163,7 @@ class JointDraw:
         return jax.lax.platform_dependent(*words, *rows, cpu=in_parts, default=at_once)
 
     def together(self, leaves: Sequence[jax.Array]) -> jax.Array:
-        """Returns the leaves in their rows, filled up with zeros."""
+        """Returns the leaves laid out in their rows, padded with zeros."""
         parts = []
         for number, shape in self.shapes.items():
             parts.append(leaves[number].reshape(-1).astype(self.dtype))
@@ -172,9 +172,9 @@ class JointDraw:
         return jnp.concatenate(parts)
 
     def apart(self, rows: jax.Array) -> dict[int, jax.Array]:
-        """Returns the leaves, from their rows.
+        """Returns the leaves from their rows.
 
-        All of them on each device of a mesh: their parts would otherwise be sent around.
+        On a mesh, every device gets all of them; otherwise parts would be sent between devices.
         """
         flat, start, counts = rows.reshape(-1), 0, self.rows
         leaves: dict[int, jax.Array] = {}
@@ -221,7 +221,7 @@ def _row_major_words(shape: Sequence[int]) -> Words:
 
 
 def _row_major(shape: Sequence[int], axes: Sequence[int]) -> jax.Array:
-    """Returns the row-major index over some neighbouring axes, an array of the whole shape."""
+    """Returns the row-major index over some adjacent axes, as an array of the whole shape."""
     index = jnp.zeros(shape, jnp.uint32)
     for axis in axes:
         step = math.prod(shape[axis + 1 : axes[-1] + 1])
@@ -230,7 +230,7 @@ def _row_major(shape: Sequence[int], axes: Sequence[int]) -> jax.Array:
 
 
 def _multiplied(a: jax.Array, b: int) -> Words:
-    """Returns the product of a word and a number below 2^32 as two words, by halves of 16 bits."""
+    """Returns the product of a word and a number below 2^32 as two words, from 16-bit halves."""
     a_high, a_low = a >> jnp.uint32(16), a & jnp.uint32(0xFFFF)
     b_high, b_low = jnp.uint32(b >> 16), jnp.uint32(b & 0xFFFF)
     middle = a_high * b_low + ((a_low * b_low) >> jnp.uint32(16))
@@ -239,13 +239,13 @@ def _multiplied(a: jax.Array, b: int) -> Words:
     return high, a * jnp.uint32(b)
 
 
-# Jitted, so that leaves of one shape are traced once, and an eager caller gets the bits of a jitted
-# one: compiled as a whole, products and sums are fused alike.
+# Jitted, so that leaves of one shape are traced once. It also gives eager callers the same bits as
+# jitted ones: compiled as a whole, products and sums are fused in the same way.
 @partial(jax.jit, static_argnames="dtype")
 def _normal_at(
     key: jax.Array, first: jax.Array, high: jax.Array, low: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:
-    """Returns the normals of the index (high, low) in leaves whose counters begin with `first`."""
+    """Returns the normals at index (high, low) in leaves whose counters begin with `first`."""
     one = jnp.uint32(1)
     block = first + ((high << one) | (low >> jnp.uint32(31)))
     words = random_words(key, block, low << one)
@@ -259,12 +259,12 @@ def normal_of_words(
     """Returns the standard normal that 128 random bits encode; see `standard_normal`.
 
     Args:
-        radius: 96 bits of u, as three words, the leading one first: ``u = (bits + 1/2) / 2^96``.
-        angle: 31 bits of g, then one of the sign.
+        radius: 96 bits of u, as three words, most significant first: ``u = (bits + 1/2) / 2^96``.
+        angle: 31 bits of g, then a sign bit.
         dtype: float32 or float64.
     """
     upper = radius[0] >= jnp.uint32(2**31)
-    # The smaller of u and 1 - u, which the complement of the bits gives without rounding.
+    # The smaller of u and 1 - u; complementing the bits gives 1 - u without rounding.
     a, b, c = (word ^ jnp.where(upper, jnp.uint32(0xFFFFFFFF), jnp.uint32(0)) for word in radius)
     near = _of_96_bits(a, b, c, dtype)
     g = (_signed(angle >> jnp.uint32(1), dtype) + 0.5) * 2.0**-31
@@ -272,13 +272,13 @@ def normal_of_words(
         log = jnp.where(upper, jnp.log1p(-near), jnp.log(near))
         size = jnp.sqrt(-2 * log) * jnp.sin(jnp.pi / 2 * g)
     else:
-        # pi/2 in float32, the sine's first coefficient, is 2.8e-8 too large: the radius makes up.
+        # The first sine coefficient, pi/2 in float32, is 2.8e-8 too large; the radius corrects it.
         size = jnp.sqrt(-2 * (1 - 2.0**-24) * _log(near, upper)) * (g * _polynomial(_SINE, g * g))
     return jnp.where(angle & jnp.uint32(1), -size, size)
 
 
 def _of_96_bits(a: jax.Array, b: jax.Array, c: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Returns ``(bits + 1/2) / 2^96``: four parts of 24 bits, each exact, the smallest first."""
+    """Returns ``(bits + 1/2) / 2^96``, adding four exact parts of 24 bits, smallest first."""
     byte, half = jnp.uint32(0xFF), jnp.uint32(0xFFFF)
     parts = (
         c & jnp.uint32(0xFFFFFF),
@@ -313,5 +313,5 @@ def _polynomial(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
 
 
 def _signed(word: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Returns a word below 2^31 as a float; by way of int32, which every platform converts fast."""
+    """Returns a word below 2^31 as a float, via int32, which every platform converts fast."""
     return word.astype(jnp.int32).astype(dtype)

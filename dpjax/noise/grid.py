@@ -1,4 +1,4 @@
-"""The release of noisy sums on a public grid, and how sigma is split between two of them."""
+"""The release of noisy sums on a public grid, and how sigma is split between two releases."""
 
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -35,12 +35,12 @@ def grid_unit(std: chex.Numeric) -> jax.Array:
 def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeric) -> jax.Array:
     """Returns ``high + low + noise`` rounded to a multiple of `unit`, in two-float arithmetic.
 
-    Sum and rounding err by less than 1e-6 of a unit. The result is thus the multiple nearest to the
-    exact sum, unless the sum lies that close to the middle between two.
+    The error of sum and rounding is below 1e-6 of a unit. The result is thus the multiple nearest
+    to the exact sum, unless the sum is that close to the midpoint between two multiples.
 
     Args:
-        high: the leading half of the sum.
-        low: the trailing half of the sum; ``high + low`` is exact.
+        high: the high half of the sum.
+        low: the low half of the sum; ``high + low`` is exact.
         noise: the noise to add.
         unit: the spacing of the grid, a power of two.
 
@@ -48,34 +48,34 @@ def on_grid(high: jax.Array, low: jax.Array, noise: jax.Array, unit: chex.Numeri
         >>> on_grid(jnp.float32(1e6), jnp.float32(0.3), jnp.float32(0.3), 1.0).item()
         1000001.0
     """
-    # Exact, being a power of two: a compiler that contracts product and sum changes nothing.
+    # Exact, because unit is a power of two; fusing products and sums changes nothing.
     a, b = high / unit, noise / unit
     total, error = two_sum(a, b)
     whole = jnp.round(total)
     rest = jnp.round((total - whole) + (error + low / unit))
     multiple = whole + rest
-    return jnp.where(multiple == 0, 0, multiple * unit)  # one zero: its sign would tell more
+    return jnp.where(multiple == 0, 0, multiple * unit)  # no -0: the sign would reveal more
 
 
 def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
     """Returns ``high + low + std z``, z standard normal, rounded to the public grid of `std`.
 
-    The grid does not depend on the data. Without it, float32 would round each sum to a lattice of
-    its own, and some outputs would be possible for one data set only. Rounding is post-processing
-    of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
+    The grid does not depend on the data. Without it, float32 would round each sum to a lattice that
+    depends on the sum, and some outputs would be possible for only one of two data sets. Rounding
+    is post-processing of the noisy sum; it adds at most ``unit^2 / 12``, 0.03%, to the variance.
 
     Args:
-        key: the key of this one release; never use it for another.
-        high: the leading halves of the exact sum, a pytree of floating-point arrays.
-        low: the trailing halves of the exact sum.
+        key: the key of this release; never use it for another.
+        high: the high halves of the exact sum, a pytree of floating-point arrays.
+        low: the low halves of the exact sum.
         std: the standard deviation in every coordinate; 0 releases the sum itself, without a grid.
 
     Privacy:
-        Event: a Gaussian of standard deviation `std`, for sums that neighbours change by a bounded
-        amount. Two differences remain. The probability of a cell is Gaussian times ``1 + r``, where
-        r is 2e-7 to 2e-6 for most of the mass, which is not accounted (docs/noise.md). Outputs
-        beyond SUPPORT times `std` have probability 0; `dpjax.accounting` adds what that can cost to
-        delta.
+        Event: a Gaussian of standard deviation `std`, for sums that differ by a bounded amount
+        between neighbouring data sets. Two differences from it remain. The probability of a cell is
+        Gaussian times ``1 + r``, where r is 2e-7 to 2e-6 for most of the mass; this is not
+        accounted (docs/noise.md). Outputs beyond SUPPORT times `std` have probability 0;
+        `dpjax.accounting` adds the possible cost of this to delta.
 
     Example:
         >>> out = release(jax.random.key(0), jnp.zeros(2), jnp.zeros(2), 16.0)
@@ -87,7 +87,7 @@ def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
         scale = jnp.asarray(std, z.dtype)
         unit = jnp.where(scale > 0, grid_unit(scale), 1)
         rounded = on_grid(total, rest, scale * z, unit)
-        # Noise so small beside the sum that their ratio overflows is no noise: there is no grid.
+        # If sum / noise overflows, the noise is too small to count as noise: there is no grid.
         return jnp.where((scale > 0) & jnp.isfinite(rounded), rounded, total + (rest + scale * z))
 
     highs, treedef = jax.tree.flatten(high)
@@ -97,7 +97,7 @@ def release(key: jax.Array, high: Tree, low: Tree, std: chex.Numeric) -> Tree:
         if draw.mesh is None:
             together = [draw.together(half) for half in sums]
             released.update(draw.apart(draw.with_normals(key, noisy, *together)))
-        else:  # where leaves stay where they are
+        else:  # on a mesh, where each leaf stays in place
             normals = draw.apart(draw.with_normals(key, lambda z: z))
             released.update({i: noisy(z, *(half[i] for half in sums)) for i, z in normals.items()})
     return jax.tree.unflatten(treedef, [released[i] for i in range(len(highs))])
@@ -124,9 +124,9 @@ class white(_NoiseRecord):
         """Returns the noisy sum on its public grid; the arguments are those of `release`.
 
         Args:
-            key: the key of this one release; never use it for another.
-            high: the leading halves of the exact sum.
-            low: the trailing halves of the exact sum.
+            key: the key of this release; never use it for another.
+            high: the high halves of the exact sum.
+            low: the low halves of the exact sum.
             std: the standard deviation in every coordinate.
         """
         return release(key, high, low, std)

@@ -92,7 +92,7 @@ def auto_dp_sgd_epsilon_as_printed(
 def auto_dp_sgd_claim(method: Release, rate: float, steps: int, delta: float) -> float:
     """Returns the epsilon that the paper's formula gives for some steps of a method.
 
-    `dpjax.audit` tests this claim, passed as its argument `printed`. It is no guarantee.
+    `dpjax.audit` tests this claim, passed as its argument `printed`. It is not a guarantee.
 
     Args:
         method: Auto DP-SGD, with one of the paper's noise decays.

@@ -144,7 +144,7 @@ def _measured(cell: Cell, record: RunRecord) -> float | None:
         return record.seconds
     if cell.metric == "sensitivity":
         return record.threshold
-    if cell.metric == "epsilon":  # as the paper computes it, which is no guarantee
+    if cell.metric == "epsilon":  # as the paper computes it, which is not a guarantee
         return None if record.threshold is None else as_printed(cell, record.threshold)
     return None
 

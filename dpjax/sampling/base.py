@@ -1,4 +1,4 @@
-"""What every sampling does: draws the batch of a step, whole or by shard, and bounds its size."""
+"""The base class of samplings: draws a step's batch, whole or by shard, and bounds its size."""
 
 import math
 from functools import partial
@@ -169,7 +169,7 @@ def _drawn(
 def _drawn_by_shard(
     sampling: Sampling, key: jax.Array, step: jax.Array, sharding: NamedSharding
 ) -> Drawn:
-    """Draws on each device for the rows it holds; no device learns of another's."""
+    """Draws on each device for its own rows; no device sees another's."""
     axes = leading_axes(sharding)
     context = jax.sharding.get_abstract_mesh()  # its axes may be automatic at the moment
     mesh = sharding.mesh if context.empty else context

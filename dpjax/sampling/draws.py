@@ -1,4 +1,4 @@
-"""Which rows are drawn: by tickets of 64 random bits, against a rate or against each other."""
+"""Which rows are drawn: 64-bit random tickets are compared with a rate or with each other."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,15 +20,15 @@ def every_row(dataset_size: int, like: jax.Array) -> jax.Array:
 
 def ticket_words(key: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns 64 random bits for each row, as two words."""
-    # The first counter word is 1: blocks that begin with 0 are keys that `noise.fold` makes.
+    # The first counter word is 1: blocks that begin with 0 are the keys made by `noise.fold`.
     return noise.random_words(key, jnp.uint32(1), rows.astype(jnp.uint32))
 
 
 def _by_row(fn: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """Returns ``fn(rows)``, for a function of single rows that draws their tickets."""
+    """Returns ``fn(rows)``, for an elementwise `fn` that draws tickets."""
 
     def in_parts(rows: jax.Array) -> jax.Array:
-        # Else XLA's CPU compiler draws the tickets again wherever `fn(rows)` is read.
+        # Otherwise XLA's CPU compiler draws the tickets again wherever `fn(rows)` is read.
         parts = jnp.pad(rows, (0, -len(rows) % _PARTS)).reshape(_PARTS, -1)
         return jax.lax.map(fn, parts).reshape(-1)[: len(rows)]
 
@@ -55,8 +55,8 @@ def _below_limit(key: jax.Array, rows: jax.Array, limit: int) -> jax.Array:
 def chosen(key: jax.Array, among: jax.Array, size: int) -> jax.Array:
     """Keeps `size` of the marked rows, uniformly without replacement, or all if there are fewer.
 
-    The rows with the smallest tickets win, and rows that tie for the last places draw again among
-    themselves. So the choice is exactly uniform, and nothing is drawn if all may stay.
+    The rows with the smallest tickets are kept; rows that tie for the last places draw again among
+    themselves. The choice is therefore exactly uniform, and nothing is drawn if all rows may stay.
     """
     choice = noise.stream(key, "choice")
     rows = jnp.arange(among.shape[0], dtype=jnp.int32)

@@ -1,9 +1,9 @@
-"""Checkpoints through Orbax that survive a kill at any moment, and are refused when damaged.
+"""Orbax checkpoints that survive a kill at any moment; damaged ones are refused.
 
 A state is a pytree of global arrays: each process writes and reads its own shards, and a state may
-be restored to other devices than it was saved from. Orbax writes in the background; when it has
-committed a checkpoint, a manifest with the hash of every file seals it. Without its manifest a
-checkpoint does not exist.
+be restored to devices other than those it was saved from. Orbax writes in the background; once it
+has committed a checkpoint, a manifest with the hash of every file seals it. A checkpoint without a
+manifest is treated as if it did not exist.
 """
 
 import errno
@@ -35,7 +35,7 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 
 
 class CheckpointError(ValueError):
-    """There are checkpoints, and none of them may be used; one sentence for each."""
+    """Checkpoints exist but none of them can be used; the message gives a reason for each."""
 
 
 class Restored(NamedTuple):
@@ -54,22 +54,23 @@ class Restored(NamedTuple):
     refused: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Shows neither the state nor what was saved with it: both may be private."""
+        """Shows neither the state nor the metadata: both may be private."""
         return f"Restored(step={self.step}, refused={self.refused})"
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder of their own.
+    """The checkpoints of one run, in a dedicated folder.
 
-    One process writes at a time, or several that JAX knows of: all of them then call `save`,
-    `restore` and `wait`, on one file system. Nothing is pickled, and reading executes nothing.
+    Only one process may write at a time, unless JAX coordinates several: then all of them call
+    `save`, `restore` and `wait`, on a shared file system. Nothing is pickled, and reading executes
+    no code.
 
     Args:
-        folder: where they are; made at the first `save`.
-        identity: what the run is, such as a hash of its configuration. A checkpoint with another
+        folder: the folder; created by the first `save`.
+        identity: identifies the run, such as a hash of its configuration. A checkpoint with another
             identity is refused.
-        keep: how many complete checkpoints stay, at least 2: the older of two serves until the
-            newer is sealed.
+        keep: the number of complete checkpoints to keep, at least 2: the older one is the fallback
+            until the newer one is sealed.
 
     Example:
         >>> import tempfile
@@ -92,22 +93,22 @@ class Checkpoints:
         self._manager: ocp.CheckpointManager | None = None
         self._sealing: threading.Thread | None = None
         self._failure: OSError | None = None
-        self._base = -1  # what was restored; newer checkpoints are of no use
+        self._base = -1  # the last step restored or saved; newer checkpoints are obsolete
 
     def save(self, step: int, state: chex.ArrayTree, meta: Mapping[str, object]) -> None:
-        """Begins to write a checkpoint; the state may change as soon as this returns.
+        """Starts writing a checkpoint; the state may change as soon as this returns.
 
-        It waits for the checkpoint before it. The first one removes those that are incomplete, and
-        those that the run went back behind.
+        It first waits for the previous checkpoint. The first call removes checkpoints that are
+        incomplete, or newer than the one that was restored.
 
         Args:
-            step: the step the run is at, above those saved before.
-            state: any pytree of JAX or NumPy arrays, typed keys among them.
-            meta: plain data, as JSON can hold it; tuples come back as lists, keys as strings.
+            step: the current step, above those saved before.
+            state: any pytree of JAX or NumPy arrays, which may include typed keys.
+            meta: JSON-serialisable data; tuples come back as lists, and keys as strings.
 
         Raises:
-            OSError: a full disk, a folder that cannot be written: one sentence, here or at the next
-                `save` or `wait`. The earlier checkpoints are as they were.
+            OSError: if the disk is full or the folder cannot be written to; one sentence, raised
+                here or by the next `save` or `wait`. Earlier checkpoints are not affected.
         """
         step = _checks.integer("step", step, at_least=0)
         content = {
@@ -129,7 +130,7 @@ class Checkpoints:
         self._sealing.start()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete and on the disk, or raises why it is not.
+        """Waits until the last checkpoint is complete and on disk.
 
         Raises:
             OSError: if the last checkpoint could not be written.
@@ -143,31 +144,31 @@ class Checkpoints:
             raise failure
 
     def close(self) -> None:
-        """Waits, and ends Orbax's threads; a later `save` starts them again."""
+        """Waits, and stops Orbax's threads; a later `save` starts them again."""
         self.wait()
         if self._manager is not None:
             self._manager.close()
             self._manager = None
 
     def steps(self) -> list[int]:
-        """Returns the steps of the complete checkpoints, oldest first; no file is read."""
+        """Returns the steps of the complete checkpoints, oldest first; reads no files."""
         if self._sealing is not None:
             self._sealing.join()
         return [step for step, path in self._entries() if _files.is_sealed(path)]
 
     def restore(self, like: chex.ArrayTree, step: int | None = None) -> Restored | None:
-        """Reads the newest checkpoint that is sound, or None if there is none at all.
+        """Reads the newest sound checkpoint, or returns None if there are no checkpoints at all.
 
         Args:
-            like: the structure, shapes and types to expect, of arrays or `jax.ShapeDtypeStruct`.
-                The arrays come back where those of `like` are: host, device or sharding.
-            step: the step to read and no other; None for the newest.
+            like: the expected structure, shapes and dtypes, as arrays or `jax.ShapeDtypeStruct`.
+                The arrays are restored to where those of `like` are: host, device or sharding.
+            step: the only step to try; None for the newest.
 
         Returns:
-            The checkpoint, and why newer ones were refused; None if there is none.
+            The checkpoint, with the reasons why newer ones were refused; None if there is none.
 
         Raises:
-            CheckpointError: there are checkpoints, and every one is refused, with the reasons.
+            CheckpointError: if there are checkpoints but all are refused; gives the reasons.
         """
         found = self.steps()
         if not found:
@@ -192,7 +193,7 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}"
 
     def _opened(self, step: int) -> ocp.CheckpointManager:
-        """Removes what is of no use and returns the manager that writes."""
+        """Removes unfinished and obsolete checkpoints and returns the manager that writes."""
         if jax.process_index() == 0:
             if not self.folder.exists():
                 self.folder.mkdir(parents=True)
@@ -221,7 +222,7 @@ class Checkpoints:
                 if jax.process_index() == 0:
                     path = self._path(step)
                     _files.seal(path, {**content, "folder": path.name})
-        except BaseException as error:  # whatever it is, the run must hear of it
+        except BaseException as error:  # of any kind: `wait` raises it
             self._failure = error if isinstance(error, OSError) else OSError(str(error))
             with suppress(OSError):
                 for path in self.folder.glob(f"step_{step:08d}*"):
@@ -236,11 +237,11 @@ class Checkpoints:
         return sorted(
             (int(match[1]), path)
             for match, path in found
-            if path.is_dir() and not path.is_symlink()  # a link leads to someone else's
+            if path.is_dir() and not path.is_symlink()  # a link may lead outside this run
         )
 
     def _checked(self, path: Path, expected: Mapping[str, str]) -> dict[str, Any]:
-        """Returns the manifest of a checkpoint of this run, with sound files and `expected`."""
+        """Returns the manifest of a checkpoint after checking run, files and expected leaves."""
         content = _files.read_manifest(path)
         if content.get("format") != _FORMAT:
             raise Refused(f"its format is {content.get('format')!r}, expected {_FORMAT!r}")
@@ -259,7 +260,7 @@ class Checkpoints:
 
 
 def describe(tree: chex.ArrayTree) -> dict[str, str]:
-    """Returns the type and shape of every leaf by its path; no array is read.
+    """Returns the dtype and shape of every leaf by its path; reads no arrays.
 
     Example:
         >>> describe({"w": np.zeros((2, 3), np.float32), "nothing": None})
@@ -276,7 +277,7 @@ def describe(tree: chex.ArrayTree) -> dict[str, str]:
 
 
 def difference(stored: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
-    """Returns one clause on the first leaf in which two states differ, or None."""
+    """Returns one clause on the first leaf in which two states differ, or None if none does."""
     for path, kind in expected.items():
         if path not in stored:
             return f"leaf {path} {kind} is not stored"
@@ -298,9 +299,9 @@ def _is_key(value: chex.Array | jax.ShapeDtypeStruct) -> bool:
 
 
 def _stored(tree: chex.ArrayTree) -> dict[str, chex.Array | jax.ShapeDtypeStruct]:
-    """Returns the arrays by the rank of their path; Orbax refuses those without elements.
+    """Returns the arrays by the rank of their path, without empty ones, which Orbax refuses.
 
-    A tree without any is stored as one zero, which Orbax would refuse too.
+    A tree of only empty arrays is stored as a single zero, because Orbax refuses empty trees too.
     """
     ranked = enumerate(value for _, value in sorted(_flat(tree), key=lambda pair: pair[0]))
     found = {f"{i:06d}": value for i, value in ranked if value.size}
@@ -308,19 +309,19 @@ def _stored(tree: chex.ArrayTree) -> dict[str, chex.Array | jax.ShapeDtypeStruct
 
 
 def _size(tree: chex.ArrayTree) -> int:
-    """Returns the bytes that a state takes at most, with a margin for Orbax's own files."""
+    """Returns an upper bound on the bytes of a state, with a margin for Orbax's own files."""
     leaves = [value for _, value in _flat(tree)]
     return sum(value.size * max(8, value.dtype.itemsize) for value in leaves) + 2**17
 
 
 def _read(path: Path, like: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns the arrays of a checkpoint in the structure and places of `like`."""
+    """Returns the arrays of a checkpoint, with the structure and placement of `like`."""
     wanted = jax.tree.map(_placed, like)
     _mute_orbax()
     try:
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as orbax:
             arrays = orbax.restore(path / "default", args=ocp.args.StandardRestore(_stored(wanted)))
-    except Exception as error:  # Orbax has no family of errors for what it cannot read
+    except Exception as error:  # Orbax has no common base class for read errors
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise Refused(f"Orbax cannot read folder default: {line}") from error
     leaves = _flat(wanted)
@@ -335,7 +336,7 @@ def _read(path: Path, like: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def _placed(leaf: chex.Array | jax.ShapeDtypeStruct) -> np.ndarray | jax.ShapeDtypeStruct:
-    """Returns what Orbax takes for a leaf: a host array, or a shape with its place."""
+    """Returns what Orbax takes for a leaf: a host array, or a shape with its sharding."""
     if isinstance(leaf, np.ndarray | np.generic):
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
     place = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -351,11 +352,11 @@ def _without_elements(leaf: np.ndarray | jax.ShapeDtypeStruct) -> chex.Array:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Meets a full disk here: in the midst of Orbax each of its threads would complain.
+    """Finds out whether the disk is full before Orbax does, whose threads would each complain.
 
     Args:
-        path: a file to take up the room, and give it back.
-        size: the bytes needed.
+        path: a file that takes up the space for a moment.
+        size: the number of bytes needed.
     """
     if not hasattr(os, "posix_fallocate"):
         return
@@ -370,7 +371,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _mute_orbax() -> None:
-    """Keeps Orbax's log to itself: what goes wrong is raised."""
+    """Silences Orbax's log: failures are raised instead."""
     log = logging.getLogger("absl")
     if _of_others not in log.filters:
         log.addFilter(_of_others)

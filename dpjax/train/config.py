@@ -1,4 +1,4 @@
-"""An experiment as a frozen record: what is trained, on what, how, and for which budget."""
+"""An experiment as a frozen record: the data, network, method, training and privacy budget."""
 
 import dataclasses
 import hashlib
@@ -34,12 +34,12 @@ class DataConfig:
     """The data set.
 
     Args:
-        name: a name in `dpjax.data.DATASETS`; or ``"module:function"``, a function of your own that
-            returns a `dpjax.data.Dataset`; or with `path`, what the data are called.
-        path: a file of your own: .npz, .csv or .parquet, as `dpjax.data.read_file` reads it.
-        scale: "standard" (the customary mean and deviation of the channels) or "unit" (0 to 1).
-        length: how many tokens an example of a text has; None for the data set's own number.
-        examples: N, filled in when the experiment is resolved; a run goes on with as many only.
+        name: a name in `dpjax.data.DATASETS`; or ``"module:function"``, your own function that
+            returns a `dpjax.data.Dataset`; or, with `path`, any name for the data.
+        path: your own file: .npz, .csv or .parquet, as `dpjax.data.read_file` reads it.
+        scale: "standard" (the usual mean and deviation of the channels) or "unit" (0 to 1).
+        length: the number of tokens per text example; None for the data set's default.
+        examples: N, filled in when the experiment is resolved; a run resumes only with the same N.
 
     Example:
         >>> DataConfig("mnist", scale="unit").name
@@ -70,15 +70,17 @@ class ModelConfig:
 
     Args:
         name: a name in `dpjax.models.MODELS`.
-        weights: an .npz file, as `dpjax export` writes it, to start from; what it lacks is new.
+        weights: an .npz file of initial parameters, as written by `dpjax export`; parameters
+            that it lacks are initialised as usual.
         weights_sha256: the file's hash, filled in when the experiment is resolved.
-        pretrained: a Hugging Face directory to start from; its config.json decides the network, and
-            `name` is not read.
+        pretrained: a Hugging Face directory to start from; its config.json determines the network,
+            and `name` is ignored.
         pretrained_sha256: the hash of its weights, filled in when the experiment is resolved.
-        lora: a table of `dpjax.models.LoRA`'s arguments, for updates beside frozen kernels.
+        lora: a table of `dpjax.models.LoRA`'s arguments, to train low-rank updates of frozen
+            kernels.
         trainable: the parameters that are trained, as in `dpjax.models.split`; empty for all. The
             others are frozen: neither clipped nor noised.
-        options: the constructor's own arguments.
+        options: the network constructor's other arguments.
 
     Example:
         >>> ModelConfig("mlp", trainable=["dense/1"], options={"hidden": 32}).trainable
@@ -112,10 +114,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The optax optimizer behind the private gradient.
+    """The optax optimizer that follows the private gradient.
 
     Args:
-        name: an optimizer in optax.
+        name: the name of an optimizer in optax.
         learning_rate: a number, or a table with the name and arguments of an optax schedule.
         options: the optimizer's other arguments.
 
@@ -138,23 +140,25 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The loop.
+    """The training loop.
 
     Args:
         batch_size: B, the expected batch size; every example for "full" sampling.
-        epochs: E; ceil(E N / B) steps. One of `epochs` and `steps`.
+        epochs: E; the run takes ceil(E N / B) steps. Give either `epochs` or `steps`.
         steps: T.
         sampling: "poisson", "truncated", "fixed" or "full".
-        max_size: the largest batch, for "truncated".
+        max_size: the size of the largest batch, for "truncated".
         chunk: rows per pass of the gradient engine.
         engine: the gradient engine.
-        ema: decay of an average of the parameters, which is then evaluated; None for none.
+        ema: the decay of a moving average of the parameters, which is then what is evaluated; None
+            for no average.
         augment: names in `dpjax.data.augment.AUGMENTATIONS`, applied in order.
-        multiplicity: K, augmented copies per example: their mean loss has one clipped gradient.
-        precision: "bfloat16" to compute the network in it; parameters, losses, clipping and noise
+        multiplicity: K, the number of augmented copies per example; their mean loss has one clipped
+            gradient.
+        precision: "bfloat16" to run the network in it; parameters, losses, clipping and noise
             stay in float32. None for float32.
-        cache_frozen: compute the frozen blocks before the first trained one once, keep their states
-            on disk and train from them; the clipped gradients are the same.
+        cache_frozen: compute the outputs of the frozen blocks before the first trained one only
+            once, store them on disk and train from them; the clipped gradients are the same.
 
     Example:
         >>> TrainConfig(batch_size=64, epochs=3).sampling
@@ -179,7 +183,7 @@ class TrainConfig:
     cache_frozen: bool | None = None
 
     def __post_init__(self) -> None:
-        """Checks the fields, and those that exclude each other."""
+        """Checks the fields, also against each other."""
         if self.batch_size is not None:
             _checks.batch_size("train.batch_size", self.batch_size)
         for name in ("batch_size", "steps", "max_size"):
@@ -225,14 +229,14 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """The budget.
+    """The privacy budget.
 
     Args:
-        epsilon: with a method that has no noise_multiplier, the noise is calibrated to it; with
-            one that has, training stops before more is spent. None sets no limit.
+        epsilon: if the method has no noise_multiplier, the noise is calibrated to this; if it has
+            one, training stops before exceeding it. None sets no limit.
         delta: a number, or "1/N".
-        accountant: who counts: "pld" or "rdp", since a budget is a guarantee.
-        unit: what one example stands for.
+        accountant: "pld" or "rdp"; others are refused, because a budget is a guarantee.
+        unit: what one example stands for, in words for the privacy statement.
 
     Example:
         >>> PrivacyConfig(epsilon=2, delta=1e-5)
@@ -256,27 +260,27 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What changes no number that is released, but for the seed.
+    """Settings of a run that, except for the seed, do not change what is released.
 
-    Other devices, or data on the host, add float32 numbers in another order.
+    Other devices, or data on the host, may change the order in which float32 numbers are added.
 
     Args:
-        seed: None draws the keys from the operating system. A seed makes the noise reproducible,
-            and such a run must not be published.
-        seeds: how many members are trained side by side, each with keys of its own.
-        evaluate_every: steps between evaluations; None for an epoch.
+        seed: None draws the keys from the operating system's entropy. A seed makes the noise
+            reproducible, so a run with a seed must not be published.
+        seeds: the number of members trained side by side, each with its own keys.
+        evaluate_every: steps between evaluations; None for one epoch.
         checkpoint_every: steps between checkpoints; None for about a minute.
-        diagnostics: whether non-private numbers are written too, to files of their own.
+        diagnostics: whether to write non-private numbers too, to separate files.
         data: "device", "host", or "auto", which keeps the data on the device if they fit.
-        cache_dir: where ``train.cache_frozen`` keeps states; None for ``frozen_states`` in the
+        cache_dir: where ``train.cache_frozen`` stores states; None for ``frozen_states`` in the
             directory of the data sets. They are as private as the data.
-        cache_limit: the largest file of states, in GB.
-        tensorboard: whether the released numbers go to TensorBoard too, in ``tensorboard/``.
-        trace: two steps between which JAX's profiler writes what the devices do, to ``trace/``.
-        mesh: the devices by axis, as {data = 8}: the rows are split over the axis "data". Empty for
-            one device, or with several processes for all of theirs.
-        sharding: rules for parameters that are split over other axes of the mesh: a pattern for
-            their paths, and for each of their own axes the mesh axis or "".
+        cache_limit: the maximum size of a file of states, in GB.
+        tensorboard: whether to write the released numbers to TensorBoard too, in ``tensorboard/``.
+        trace: two steps between which JAX's profiler records the devices, in ``trace/``.
+        mesh: the number of devices along each axis, such as {data = 8}; rows are split over the
+            axis "data". If empty, one device or, with several processes, all of theirs.
+        sharding: rules for parameters that are split over other mesh axes: maps a pattern for their
+            paths to one mesh axis, or "", for each axis of the parameter.
 
     Example:
         >>> RunConfig(seeds=3, mesh={"data": 2})
@@ -352,21 +356,22 @@ class RunConfig:
                     )
 
 
-_OPEN = ("model", "optimizer")  # tables that also hold the arguments of what they name
+_OPEN = ("model", "optimizer")  # tables that also hold arguments of the model or optimizer
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: a TOML file has a table for each field; all have defaults.
+    """One experiment; a TOML file has a table for each field, and all have defaults.
 
     Args:
         data: the data set.
         model: the network.
-        method: a table: a constructor's name in `dpjax.methods` with arguments, or a plain form.
+        method: a table: the name of a constructor in `dpjax.methods` with its arguments, or a
+            method in plain form.
         optimizer: the optimizer.
-        train: the loop.
-        privacy: the budget.
-        run: seeds, evaluations, placement.
+        train: the training loop.
+        privacy: the privacy budget.
+        run: seeds, evaluations and devices.
 
     Example:
         >>> experiment = Experiment.from_plain({"method": {"name": "auto_s"}})
@@ -388,17 +393,17 @@ class Experiment:
 
     @classmethod
     def from_plain(cls, plain: Table) -> Self:
-        """Reads an experiment; unknown keys are refused with the nearest name.
+        """Builds an experiment from plain data; an unknown key raises, with the nearest name.
 
         Args:
-            plain: a table of tables, as TOML has them; what is left out has its default.
+            plain: a table of tables, as in TOML; anything left out gets its default.
 
         Returns:
             The experiment.
 
         Raises:
-            ValueError: if a key is unknown, or a value cannot be used; names it.
-            TypeError: if a value is of another type; names it.
+            ValueError: if a key is unknown or a value is invalid; names it.
+            TypeError: if a value has the wrong type; names it.
         """
         if not isinstance(plain, Mapping):
             raise TypeError(f"experiment = {plain!r}: expected a table of tables")
@@ -426,9 +431,9 @@ class Experiment:
             The experiment.
 
         Raises:
-            ValueError: if the file is not valid TOML, a key is unknown, or a value cannot be used;
+            ValueError: if the file is not valid TOML, a key is unknown, or a value is invalid;
                 names the file.
-            TypeError: if a value is of another type; names the file.
+            TypeError: if a value has the wrong type; names the file.
         """
         try:
             return cls.from_plain(_toml.read(path))
@@ -461,13 +466,13 @@ class Experiment:
     def with_values(self, values: Table) -> Self:
         """Returns a copy with the values at several paths changed, checked together.
 
-        The word "none" takes a value away, where a default or its absence then holds.
+        The value "none" removes an entry: it is then absent, or its default applies.
 
         Args:
-            values: the new values by their paths.
+            values: the new values by path.
 
         Raises:
-            ValueError: if a path is unknown, or the values exclude each other; names them.
+            ValueError: if a path is unknown, or the values contradict each other; names them.
         """
         if {"train.epochs", "train.steps"} <= values.keys():
             given = {name: values[f"train.{name}"] for name in ("epochs", "steps")}
@@ -489,14 +494,14 @@ class Experiment:
 
     @property
     def identity(self) -> str:
-        """A hash of all that decides what is released: every table but `run`.
+        """A hash of everything that determines what is released: every table except `run`.
 
-        It is folded into the keys, so that one noise never covers two signals.
+        It is folded into the keys, so that the same noise never covers two different signals.
         """
         plain = self.to_plain()
         del plain["run"]
         plain["data"].pop("path", None)
-        for name in ("weights", "pretrained"):  # their content counts, not where they lie
+        for name in ("weights", "pretrained"):  # identified by their hashes, not by their paths
             if f"{name}_sha256" in plain["model"]:
                 del plain["model"][name]
         text = json.dumps(plain, sort_keys=True, allow_nan=False)
@@ -528,7 +533,7 @@ def _section(name: str, table: Table) -> Any:
 
 
 def _refuse_not_finite(path: str, value: object) -> None:
-    """Refuses numbers that are none: what they are passed to need not look at them."""
+    """Refuses NaN and infinity anywhere in a value, so that its users need not check."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             _refuse_not_finite(f"{path}.{key}", item)
@@ -540,7 +545,7 @@ def _refuse_not_finite(path: str, value: object) -> None:
 
 
 def _plain(section: Any) -> dict[str, Any]:
-    """Returns a section as a table; fields at None are left out (TOML has no null)."""
+    """Returns a section as a table; fields that are None are left out (TOML has no null)."""
     plain: dict[str, Any] = {}
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
@@ -554,7 +559,7 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def _give_way(plain: dict[str, Any], path: str, value: object) -> None:
-    """Takes away what a new value stands in place of."""
+    """Removes the settings that a new value replaces or rules out."""
     if path == "train.epochs":
         plain["train"].pop("steps", None)
     if path == "train.steps":
@@ -564,7 +569,7 @@ def _give_way(plain: dict[str, Any], path: str, value: object) -> None:
     if path == "train.sampling" and value != "truncated":
         plain["train"].pop("max_size", None)
     if path == "method.name" and plain["method"].get("name") != value:
-        plain["method"] = {}  # another constructor has other arguments
+        plain["method"] = {}  # another constructor takes other arguments
 
 
 def _put(table: dict[str, Any], keys: list[str], value: object, path: str) -> None:

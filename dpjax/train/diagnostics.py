@@ -18,14 +18,14 @@ _SHOWN = 200
 
 
 class Probe:
-    """Looks at the gradients of the first training examples, without noise.
+    """Measures the gradients of the first training examples, without noise.
 
     Args:
         program: the program.
-        examples: the training examples; the first `PROBED` are looked at.
+        examples: the training examples; the first `PROBED` are used.
 
     Privacy:
-        None. What it returns belongs into the files and plots that say so.
+        None. Write what it returns only to files and plots that are marked as non-private.
     """
 
     def __init__(self, program: Program, examples: Examples) -> None:
@@ -66,7 +66,7 @@ class Probe:
         }
 
     def _threshold(self, state: TrainState) -> float:
-        """Returns the threshold on the flat norm: over groups, the root of the summed squares."""
+        """Returns the threshold on the flat norm; with groups, the root of the summed squares."""
         released = find_state(state.opt_state, PrivatizeState).released.threshold
         return float(np.linalg.norm(np.atleast_1d(np.asarray(released, np.float64))))
 

@@ -1,4 +1,4 @@
-"""A model to publish: its parameters, its experiment and its privacy statement, and no secrets."""
+"""Export of a model for publication: parameters, experiment and privacy statement, no secrets."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,24 +22,24 @@ __all__ = ["export"]
 
 
 def export(run: RunFolder, dataset: Dataset, output: Path) -> list[Path]:
-    """Writes what may be published of a run, from its newest checkpoint.
+    """Writes everything about a run that may be published, from its newest checkpoint.
 
-    ``model.npz`` the parameters by path (the average, where the run has one); ``config.toml`` the
-    experiment without its seed; ``statement.md`` and ``ledger.json`` what the model costs. Keys,
-    states and diagnostics stay behind. A pre-trained network becomes a Hugging Face directory
-    instead of ``model.npz``: whole, updates of LoRA merged, its tokenizer beside it, the statement
-    in its model card.
+    ``model.npz`` holds the parameters by path (their average, if the run keeps one);
+    ``config.toml`` the experiment without its seed; ``statement.md`` and ``ledger.json`` the
+    privacy cost. Keys, states and diagnostics are not exported. A pre-trained network is written as
+    a Hugging Face directory instead of ``model.npz``: complete, with LoRA updates merged, the
+    tokenizer included, and the statement in its model card.
 
     Args:
         run: the run.
-        dataset: its data set, whose shapes the network is built for.
-        output: a folder that does not exist yet, or is empty.
+        dataset: its data set, whose shapes determine the network.
+        output: a folder that is empty or does not exist yet.
 
     Returns:
         The files.
 
     Raises:
-        ValueError: if `output` is not empty, or the run is of other data.
+        ValueError: if `output` is not empty, or the run is on other data.
         CheckpointError: if no checkpoint of the run can be used.
 
     Example:
@@ -89,13 +89,13 @@ def _write_pretrained(
     )
     if config.lora is not None:
         params = models.merge_lora(params, LoRA(**config.lora))
-    # A run from cached states has the network's second part only.
+    # A run on cached states holds only the network's second part.
     everything = nested({**flat(whole.params), **flat(params)})
     return models.save_pretrained(whole, output, everything, card=statement)
 
 
 def _for_everybody(experiment: Experiment) -> Experiment:
-    """Takes away the seed, from which the noise could be computed, and this machine's paths."""
+    """Removes the seed, from which the noise could be computed, and this machine's paths."""
     model = experiment.model
     if model.weights is not None:
         model = replace(model, weights=Path(model.weights).name)

@@ -1,4 +1,4 @@
-"""Where rows come from: devices that hold the data, or a host that feeds them; and their steps."""
+"""Runners, which take a program's steps: with the data on the devices, or fed from the host."""
 
 import math
 from abc import ABC, abstractmethod
@@ -42,8 +42,8 @@ __all__ = [
     "stacked",
 ]
 
-_MOST_BYTES = 2**27  # of rows that travel at once
-_MOST_STEPS = 2**12  # in one call, each of which leaves a few numbers on the device
+_MOST_BYTES = 2**27  # of rows that are transferred at once
+_MOST_STEPS = 2**12  # per call, because each step leaves a few numbers on the device
 
 
 def examples_of(split: Split) -> Examples:
@@ -64,12 +64,12 @@ def gathered(data: chex.ArrayTree | RandomAccess, rows: np.ndarray) -> chex.Arra
 
 
 class Part(NamedTuple):
-    """A part of a batch, of a fixed shape, on the device.
+    """A fixed-shape part of a batch, on the device.
 
     Attributes:
-        step: whose batch it is.
-        rows: pytree like the data, with a leading axis of exactly `chunk`.
-        packed: which rows of the data set they are, and how many are real.
+        step: the step whose batch it belongs to.
+        rows: a pytree like the data, with a leading axis of exactly `chunk`.
+        packed: the rows' numbers in the data set, and how many rows are real.
         last: whether it is the last part of its batch.
     """
 
@@ -91,25 +91,25 @@ def host_parts(
     share: tuple[int, int] | None = None,
     device: jax.Device | jax.sharding.Sharding | None = None,
 ) -> Generator[Part]:
-    """Yields the batches of steps ``start, ..., stop - 1`` in parts, gathered ahead of their use.
+    """Yields the batches of steps ``start, ..., stop - 1`` in parts, prepared in advance.
 
-    The batch of step t is ``sampling.draw(key, t).rows()``, drawn on the host's CPU: the one that
-    the device would draw. It is cut into parts of `chunk` rows, the last of them padded with row 0.
-    An empty batch is one part of padding, so that its step still releases noise. One thread draws,
-    gathers and transfers up to `depth` parts while the device works on those before; closing the
-    iterator ends it.
+    The batch of step t is ``sampling.draw(key, t).rows()``, drawn on the host's CPU, and is the
+    same that the device would draw. It is cut into parts of `chunk` rows; the last one is padded
+    with row 0. An empty batch is one part of padding, so that its step still releases noise. One
+    thread draws, gathers and transfers up to `depth` parts while the device works on earlier ones;
+    closing the iterator stops it.
 
     Args:
-        data: pytree of NumPy arrays that share their leading axis, memory maps among them, or a
+        data: pytree of NumPy arrays that share their leading axis (memory maps are fine), or a
             source with ``__getitems__``.
         sampling: how batches are drawn.
-        key: the run's key, from which the sampling derives its own.
-        chunk: rows of a part.
+        key: the run's key, from which the sampling derives its stream.
+        chunk: the number of rows per part.
         start: the first step.
-        stop: one beyond the last step.
-        depth: how many parts are prepared ahead, at least 1.
-        share: ``(start, rows)`` for the rows of the batch in that range; None for all.
-        device: where the parts go, a device or a sharding; None for JAX's default.
+        stop: one past the last step.
+        depth: how many parts to prepare in advance, at least 1.
+        share: ``(start, rows)`` to keep only the rows of the batch in that range; None for all.
+        device: the device or sharding to put the parts on; None for JAX's default.
 
     Example:
         >>> from dpjax.sampling import FixedSize
@@ -131,7 +131,7 @@ def host_parts(
     _checks.integer("chunk", chunk, at_least=1)
     _checks.integer("stop", stop, at_least=_checks.integer("start", start, at_least=0))
     _checks.integer("depth", depth, at_least=1)
-    # On the host, so that a draw never waits behind what the device has to do.
+    # On the host, so that a draw never waits behind work queued on the device.
     host = jax.local_devices(backend="cpu")[0]
     key = jax.device_put(key, host)
 
@@ -144,16 +144,16 @@ def host_parts(
                 index = np.zeros(chunk, batch.dtype)
                 index[: len(real)] = real
                 rows, numbers = jax.device_put((gathered(data, index), index), device)
-                # The size is a scalar, which no sharding splits: JAX puts it where the rows are.
+                # The size is a scalar, which cannot be split: JAX moves it to where the rows are.
                 packed = Packed(numbers, jnp.int32(len(real)), sampling)
                 yield Part(t, rows, packed, begin + chunk >= len(batch))
-                del rows, numbers, packed  # they would stay alive during the next gather
+                del rows, numbers, packed  # would otherwise stay alive during the next gather
 
     return _ahead(parts(), depth)
 
 
 def _ahead(parts: Iterator[Part], depth: int) -> Generator[Part]:
-    """Yields what a thread takes from an iterator, up to `depth` items ahead."""
+    """Yields the items of an iterator, computed by a thread up to `depth` items ahead."""
     pool = ThreadPoolExecutor(1, "dpjax-host-feed")
     try:
         waiting: deque[Future[Part | None]] = deque(
@@ -167,15 +167,15 @@ def _ahead(parts: Iterator[Part], depth: int) -> Generator[Part]:
 
 
 class Runner(ABC):
-    """Takes the steps of a program, and says how good the parameters are.
+    """Takes the steps of a program, and evaluates the parameters.
 
     Args:
         program: the program, for one device.
         test: the held-out examples, which are split over a mesh.
         layout: the devices.
         most: how many steps one call may take.
-        members: whether states are those of several runs, `stacked`, on one device. Each has keys
-            of its own, so that batches and noise are its own too.
+        members: whether a state holds several runs, `stacked`, on one device. Each has its own
+            keys, and hence its own batches and noise.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Runner(ABC):
 
     @abstractmethod
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
-        """Takes steps, at most `most`; returns the new state and each step's released numbers."""
+        """Takes at most `most` steps; returns the new state and each step's released numbers."""
 
     def evaluate(self, state: TrainState) -> Scores:
         """Returns the scores on the held-out examples."""
@@ -219,7 +219,7 @@ class Runner(ABC):
         return lambda state: jax.tree.map(local, compiled(state, shares))
 
     def _refuse_stored_momentum(self, field: str) -> None:
-        """Refuses a method that keeps something for each row of its one batch."""
+        """Refuses a method with state for every example, which needs its full batch at once."""
         method = self._program.plan.method
         if isinstance(method, Mechanism) and method.full_batch:
             raise ValueError(
@@ -229,17 +229,18 @@ class Runner(ABC):
 
 
 def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: int = 1) -> Runner:
-    """Returns where the program runs, as `run` asks.
+    """Returns the runner for a program on the devices that `run` asks for.
 
     Args:
         program: the program.
-        dataset: the data.
-        run: the devices, and whether they hold the data.
-        members: how many runs go side by side in one program; above 1, states are `stacked`.
+        dataset: the data set.
+        run: says which devices to use, and whether they hold the data.
+        members: how many runs are trained side by side in one program; above 1, states are
+            `stacked`.
 
     Raises:
-        ValueError: if the data are read on demand and the devices should hold them, or the method
-            needs its full batch on one device; names the field.
+        ValueError: if the devices should hold data that are read on demand, or if the method needs
+            its full batch on one device; names the field.
 
     Example:
         >>> from dpjax.train import Experiment, build_program, load_dataset
@@ -260,22 +261,22 @@ def build_runner(program: Program, dataset: Dataset, run: RunConfig, members: in
 
 
 def fits_on_device(data: Split | RandomAccess, devices: int = 1) -> bool:
-    """Says whether arrays, split over devices, take at most half of the memory of each."""
+    """Returns whether arrays, split over devices, take at most half of each one's memory."""
     if not isinstance(data, Split) or any(isinstance(leaf, np.memmap) for leaf in data):
-        return False  # what is read on demand stays where it is
+        return False  # data that are read on demand stay on the host
     return sum(leaf.nbytes for leaf in examples_of(data)) / devices <= device_memory() / 2
 
 
 class DeviceRunner(Runner):
-    """Devices that hold the data; steps are one compiled loop.
+    """Trains with the data on the devices; steps are one compiled loop.
 
-    On a mesh every device holds a share of the rows, draws its own rows of the batch from the one
-    key and loops over its own chunks; one sum goes over the devices, and all of them add the same
-    noise. The run is that of one device, but for the order in which float32 numbers are added.
+    On a mesh, every device holds a share of the rows, draws its own rows of the batch from the
+    common key and loops over its own chunks. The sums are added over the devices once, and all add
+    the same noise. The result equals that of one device, up to the order of float32 additions.
 
     Args:
         program: the program, for one device.
-        train: the private examples; each process reads those of its own devices.
+        train: the private examples; each process reads the rows for its own devices.
         test: the held-out examples.
         most: how many steps one call may take.
         layout: the devices.
@@ -298,7 +299,7 @@ class DeviceRunner(Runner):
             advance: Callable[..., tuple[TrainState, Released]] = partial(
                 program.advance, most=most
             )
-            # The number of steps is shared by all members.
+            # All members take the same number of steps.
             self._compiled: jax.stages.Wrapped = jax.jit(
                 jax.vmap(advance, (0, None, None)) if members else advance
             )
@@ -315,21 +316,22 @@ class DeviceRunner(Runner):
         return state, jax.tree.map(lambda leaf: local(leaf)[taken], released)
 
     def temporary_bytes(self, state: TrainState) -> int:
-        """Returns the memory that the compiled program needs beside its arguments, by XLA."""
+        """Returns XLA's figure for the memory the program needs in addition to its arguments."""
         lowered = self._compiled.lower(state, self._data, jnp.int32(1))
-        analysis: Any = lowered.compile().memory_analysis()  # compiled once: jit takes it from here
+        analysis: Any = lowered.compile().memory_analysis()  # compiled once: jit reuses it
         return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 
 def mesh_program(program: Program, most: int, layout: Layout) -> jax.stages.Wrapped:
     """Returns ``advance(state, data, steps)``, jitted, over the devices of a layout.
 
-    Where it splits parameters, JAX splits the program: none is whole on a device but while a step
-    computes with it. Otherwise each device runs its own, and sums over devices are finer.
+    If the layout splits parameters, JAX partitions the program, and a parameter is whole on a
+    device only while a step uses it. Otherwise each device runs its own copy of the program, and
+    the sums over devices are more precise.
 
     Args:
         program: the program, for one device.
-        most: how many steps a call may take.
+        most: how many steps one call may take.
         layout: the devices.
     """
     mesh = layout.devices
@@ -350,10 +352,10 @@ def mesh_program(program: Program, most: int, layout: Layout) -> jax.stages.Wrap
 
 
 class HostRunner(Runner):
-    """Data that stay on the host: each batch reaches the devices in parts, fetched ahead.
+    """Trains with the data on the host, from which each batch is fetched in parts, in advance.
 
     The batches are those that the devices themselves would draw from the same key. With several
-    devices each has its own range of rows, and one sum goes over them at the end of a batch.
+    devices, each has its own range of rows, and their sums are added at the end of a batch.
 
     Args:
         program: the program.
@@ -369,7 +371,7 @@ class HostRunner(Runner):
         test: Examples,
         layout: Layout = ONE_DEVICE,
     ) -> None:
-        """Compiles nothing yet."""
+        """Sets up the runner without compiling anything."""
         super().__init__(program, test, layout, most=2**31)
         self._refuse_stored_momentum("run.data = 'host'")
         if layout.rules:
@@ -400,7 +402,7 @@ class HostRunner(Runner):
         self._finish = jax.jit(finish)
 
     def advance(self, state: TrainState, steps: int) -> tuple[TrainState, Released]:
-        """Takes steps."""
+        """Takes steps, at most `most`."""
         state = self._layout.placed(state)
         start = int(local(state.step))
         taken: list[Released] = []
@@ -420,7 +422,7 @@ class HostRunner(Runner):
             ]
             for _ in range(steps):
                 state, released = self._step(state, feeds)
-                if taken:  # parts that wait for their turn on the device take up its memory
+                if taken:  # parts that are queued for the device take up its memory
                     jax.block_until_ready(taken[-1])
                 taken.append(released)
         return state, jax.tree.map(lambda *leaves: np.stack([*map(local, leaves)]), *taken)
@@ -428,13 +430,13 @@ class HostRunner(Runner):
     def _step(
         self, state: TrainState, feeds: Sequence[Iterator[Part]]
     ) -> tuple[TrainState, Released]:
-        """Takes one step, of what the feeds of this process's devices give for it."""
+        """Takes one step from what the feeds of this process's devices deliver for it."""
         own = [
             jax.tree.map(lambda leaf: leaf.addressable_data(i), state)  # noqa: B023
             for i in range(len(feeds))
         ]
         totals: list[ClippedSum | None] = [None] * len(own)
-        for parts in zip_longest(*map(_batch, feeds)):  # no device gets more before all have work
+        for parts in zip_longest(*map(_batch, feeds)):  # all devices get a part before any gets two
             for i, part in enumerate(parts):
                 if part is not None:
                     totals[i] = self._add(totals[i], own[i], part.rows, part.packed)
@@ -455,7 +457,7 @@ class HostRunner(Runner):
         ]
 
     def _rows_per_part(self) -> int:
-        """Returns how many rows travel at once: a whole batch mostly, in whole chunks."""
+        """Returns how many rows are transferred at once: mostly a whole batch, in whole chunks."""
         plan, mesh = self._program.plan, self._layout.mesh
         chunk = plan.experiment.train.chunk
         expected = plan.batch_size / (1 if mesh is None else mesh.size)
@@ -466,7 +468,7 @@ class HostRunner(Runner):
 
 
 def stacked(states: Sequence[TrainState]) -> TrainState:
-    """Returns the states of several members with a leading axis; of one, as it is."""
+    """Returns the states of several members stacked along a leading axis; a single one as it is."""
     if len(states) == 1:
         return states[0]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
@@ -475,7 +477,7 @@ def stacked(states: Sequence[TrainState]) -> TrainState:
 def _split(examples: Examples, size: int, layout: Layout) -> Examples:
     """Returns examples split over the data axis; each process reads the rows of its devices.
 
-    Rows of zeros at the end, which no draw can reach, make the shares equal.
+    Rows of zeros at the end, which are never drawn, make the shares equal.
     """
     shares = layout.devices.shape["data"]
     rows = -(-size // shares)

@@ -1,4 +1,4 @@
-"""A run on disk: which run it is, what may be published, what may not, and how to resume it."""
+"""A run on disk: its identity, what may be published, what may not, and how to resume it."""
 
 import csv
 import dataclasses
@@ -57,7 +57,7 @@ _EVALUATED = ("step", "epoch", "accuracy", "epsilon")
 _SCORES = ("accuracy", "loss")
 _STEP_COLUMNS = ("step", *Released._fields)
 
-# What Linux says of a processor's model and instructions, on x86 and on ARM.
+# The fields of /proc/cpuinfo with a processor's model and instructions, on x86 and on ARM.
 _CPU_FIELDS = (
     *("vendor_id", "cpu family", "model", "flags"),
     *("CPU implementer", "CPU part", "CPU variant", "Features"),
@@ -66,15 +66,15 @@ _HOST_DEVICES = "--xla_force_host_platform_device_count"
 
 
 def environment() -> dict[str, str | bool]:
-    """Returns what decides which bits a key draws here, and how they become numbers.
+    """Returns everything on this machine that affects the bits drawn or the numbers computed.
 
-    A run that resumes from a checkpoint may repeat steps that it has released. In the same
-    environment it repeats them bit for bit. In another it might put other noise on the same sum,
-    or the same noise on another sum: both releases together would cost more than the ledger says.
-    The kind of device, XLA's flags and the precision of matrix products change the last bits of a
-    gradient, or more; JAX's two other flags change what augmentation draws.
+    A run that resumes from a checkpoint may repeat steps that it has already released. In the same
+    environment, it repeats them bit for bit. In another one, it might put other noise on the same
+    sum, or the same noise on another sum, and both releases together would cost more than the
+    ledger says. The kind of device, XLA's flags and the precision of matrix products change at
+    least the last bits of a gradient; JAX's two other flags change what augmentation draws.
     """
-    flags: Any = jax.config  # which makes its attributes at run time
+    flags: Any = jax.config  # its attributes are created at run time
     return {
         "dpjax": dpjax.__version__,
         "jax": jax.__version__,
@@ -90,7 +90,7 @@ def environment() -> dict[str, str | bool]:
 
 
 def _device() -> str:
-    """Returns the kind of device; XLA compiles for the model and the instructions of a CPU."""
+    """Returns the kind of device; on a CPU, the model and instructions that XLA compiles for."""
     device = jax.devices()[0]
     return f"cpu {_cpu()}" if device.platform == "cpu" else str(device.device_kind)
 
@@ -108,13 +108,13 @@ def _cpu() -> str:
 
 
 def _xla_flags() -> str:
-    """Returns XLA's flags without the number of host devices, on which batches do not depend."""
+    """Returns XLA's flags except the number of host devices, which does not affect batches."""
     words = os.environ.get("XLA_FLAGS", "").split()
     return " ".join(word for word in words if not word.startswith(_HOST_DEVICES))
 
 
 def differences(old: Table, new: Table) -> str:
-    """Says in which values two tables differ; inside tables of tables, by their paths.
+    """Describes the values in which two tables differ, by their paths in nested tables.
 
     >>> differences({"jax": "0.8", "x64": False}, {"jax": "0.9", "x64": False})
     "jax was '0.8' and is '0.9'"
@@ -132,17 +132,17 @@ def differences(old: Table, new: Table) -> str:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run a folder holds.
+    """Identifies the run that a folder holds.
 
-    The experiment's identity (`Experiment.identity`) is what was asked for, and results are stored
-    under it. The run's adds its keys and the environment that draws from them.
+    The experiment's identity (`Experiment.identity`) describes what was asked for, and results are
+    stored under it. The run's identity adds its keys and the environment that draws from them.
 
     Args:
-        lineage: what its keys are folded with; see `member_key`.
-        member: which of several runs of the same experiment.
+        lineage: what is folded into its keys; see `member_key`.
+        member: the index of this run among several of the same experiment.
         members: how many were begun together.
-        varied: the numbers in which these differ, by their paths.
-        environment: what draws its bits.
+        varied: the paths of the numbers in which these differ.
+        environment: what affects the bits it draws; see `environment`.
         rerounding: by how much its noise is enlarged for the rounding of sums, as a fraction; None
             before its first step.
     """
@@ -155,7 +155,7 @@ class RunIdentity:
     rerounding: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks the fields: the lineage names a folder, which must lie inside the run's own."""
+        """Checks the fields; the lineage names a folder, which must lie inside the run's."""
         if not isinstance(self.lineage, str) or not re.fullmatch("[0-9a-f]{64}", self.lineage):
             raise ValueError(f"lineage = {self.lineage!r}: expected a sha256 in hexadecimal digits")
         _checks.integer("member", self.member, at_least=0)
@@ -173,7 +173,7 @@ class RunIdentity:
 
     @property
     def mark(self) -> str:
-        """What its checkpoints carry; those of others are foreign."""
+        """The identity that its checkpoints carry; checkpoints with any other are refused."""
         plain = json.dumps(self.environment, sort_keys=True)
         made = hashlib.sha256(plain.encode()).hexdigest()
         return f"{self.lineage}/{self.member}/{made[:16]}"
@@ -184,16 +184,16 @@ class RunIdentity:
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """Reads what `to_json` wrote; anything else is refused."""
+        """Reads what `to_json` wrote; anything else raises."""
         if not isinstance(plain, Mapping) or not isinstance(plain.get("environment"), Mapping):
             raise TypeError("expected a table with a table 'environment'")
         return cls(**{**plain, "varied": tuple(plain.get("varied", ()))})
 
 
 def root_key(seed: int | None = None) -> jax.Array:
-    """Returns a threefry key: of a seed, or of 64 bits from the operating system's entropy.
+    """Returns a threefry key, from a seed or from 64 bits of the operating system's entropy.
 
-    A seed is for reproduction: whoever knows it can subtract the noise.
+    A seed is for reproduction only: anyone who knows it can subtract the noise.
 
     Args:
         seed: below 2^32; None for a key that nobody knows.
@@ -213,15 +213,15 @@ def root_key(seed: int | None = None) -> jax.Array:
 def member_key(root: jax.Array, lineage: str, member: int) -> jax.Array:
     """Returns the key of one run, from which its streams (sampling, noise, ...) are folded.
 
-    It depends on what the run is. Otherwise two experiments with one seed would put the same noise
-    on different signals, whose difference is then free of noise; and with the same batches, their
-    composition would cost more than that of runs with batches of their own, which is what
-    "all published" counts.
+    The key depends on the experiment. Otherwise, two experiments with one seed would put the same
+    noise on different signals, and the difference would contain no noise. They would also draw the
+    same batches, and together cost more than runs that draw independently, which is what
+    "all published" assumes.
 
     Args:
         root: the root key.
-        lineage: the experiment's identity, or `next_lineage` after a change on the way.
-        member: which of several runs of the same experiment.
+        lineage: the experiment's identity; after a change to it, `next_lineage`.
+        member: the index of this run among several of the same experiment.
 
     Example:
         >>> keys = [member_key(root_key(7), "ab" * 32, member) for member in (0, 1)]
@@ -235,10 +235,10 @@ def member_key(root: jax.Array, lineage: str, member: int) -> jax.Array:
 
 
 def next_lineage(lineage: str, identity: str, step: int) -> str:
-    """Returns the lineage of a run that goes on from `step` as another experiment.
+    """Returns the lineage of a run that resumes from `step` as another experiment.
 
-    It is new even if the experiment was run before: going back to an old configuration does not go
-    back to its noise.
+    It is new even if that experiment was run before: returning to an old configuration does not
+    reuse its noise.
 
     >>> a, b = "00" * 32, "11" * 32
     >>> next_lineage(next_lineage(a, b, 5), a, 9) not in (a, b)
@@ -251,12 +251,12 @@ def next_lineage(lineage: str, identity: str, step: int) -> str:
 class RunFolder:
     """The files of one run.
 
-    ``config.toml`` the resolved experiment; ``run.json`` which run this is; ``released.jsonl`` a
-    line per evaluation; ``steps.csv`` the public numbers of steps, of 10,000 at most;
-    ``ledger.json`` what was released, written before it is; ``statement.md`` the same in words;
-    ``diagnostics.jsonl`` non-private numbers, if asked for; ``checkpoints/`` states with keys,
-    private; ``timing.json`` how long it took, not private either; ``trace/`` of the profiler,
-    neither.
+    ``config.toml`` holds the resolved experiment; ``run.json`` the run's identity;
+    ``released.jsonl`` a line per evaluation; ``steps.csv`` the public numbers of at most 10,000
+    steps; ``ledger.json`` what was released, written beforehand; ``statement.md`` the same in
+    words; ``diagnostics.jsonl`` non-private numbers, if asked for; ``checkpoints/`` states with
+    keys, which are private. Like the diagnostics, ``timing.json`` (how long the run took) and the
+    profiler's ``trace/`` have no privacy guarantee.
 
     Args:
         path: the folder.
@@ -275,7 +275,7 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
-        """The resolved experiment."""
+        """The file with the resolved experiment."""
         return self.path / "config.toml"
 
     def checkpoints(self, lineage: str) -> Path:
@@ -283,7 +283,7 @@ class RunFolder:
         return self.path / "checkpoints" / lineage[:16]
 
     def create(self) -> None:
-        """Makes the folder; refuses one that holds a run, or part of one, such as an export."""
+        """Makes the folder; refuses one that already holds a run, or a part of one (an export)."""
         if self.exists:
             raise ValueError(
                 f"{self.path} holds a run: expected resume=True to resume it, or another folder"
@@ -298,23 +298,23 @@ class RunFolder:
         checkpoints.mkdir(mode=0o700, exist_ok=True)  # they hold the keys
 
     def commit(self, identity: RunIdentity) -> None:
-        """Says which run this is: the last act of beginning one."""
+        """Writes the run's identity, the last step of beginning a run."""
         write_atomically(self.path / "run.json", identity.to_json() + "\n")
 
     def change(self, identity: RunIdentity, experiment: Experiment) -> None:
-        """Makes the run another experiment; a kill leaves all of the old one, or of the new one."""
+        """Makes the run another experiment, atomically: a kill leaves either the old or the new."""
         write_atomically(self._new_config(identity), experiment.to_toml())
         self.commit(identity)
         self.settle()
 
     def settle(self) -> None:
-        """Ends a change that was cut short after it took place."""
+        """Completes a change that was interrupted after it took effect."""
         new = self._new_config(self.identity())
         if new.exists():
             new.replace(self.config_file)
 
     def identity(self) -> RunIdentity:
-        """Returns which run this is."""
+        """Reads the run's identity."""
         if not self.exists:
             raise FileNotFoundError(f"{self.path} holds no run: expected a folder with run.json")
         try:
@@ -336,15 +336,15 @@ class RunFolder:
         return Experiment.from_file(file)
 
     def _new_config(self, identity: RunIdentity) -> Path:
-        """Where the experiment of a change waits until run.json says that the change is made."""
+        """Where a new experiment is kept until run.json says that the change has taken effect."""
         return self.checkpoints(identity.lineage) / "config.toml"
 
     def write_ledger(self, ledger: Ledger) -> None:
-        """Writes the ledger; called before what it says is released."""
+        """Writes the ledger; called before the release that it records."""
         write_atomically(self.path / "ledger.json", ledger.to_json() + "\n")
 
     def read_ledger(self) -> Ledger | None:
-        """Reads the ledger; None where nothing is accounted for."""
+        """Reads the ledger; None if nothing is accounted for."""
         file = self.path / "ledger.json"
         return Ledger.from_json(file.read_text(encoding="utf-8")) if file.exists() else None
 
@@ -353,12 +353,12 @@ class RunFolder:
         write_atomically(self.path / "statement.md", text)
 
     def remove_statement(self) -> None:
-        """Takes a statement away that will soon say too little."""
+        """Removes the statement, which is about to be out of date."""
         (self.path / "statement.md").unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes away while this one trains here; a kill lets go of it."""
+        """Locks out other processes while this one trains here; a kill releases the lock."""
         refuse_links(self.path)
         with (self.path / "lock").open("w") as file:
             try:
@@ -373,14 +373,14 @@ class RunFolder:
             yield
 
     def add_released(self, row: Table) -> None:
-        """Adds the public numbers of an evaluation."""
+        """Appends the public numbers of an evaluation."""
         append(self.path / "released.jsonl", _json.dumps(row) + "\n")
 
     def released(self) -> list[dict[str, Any]]:
-        """Returns the evaluations; a line that lacks a number of every evaluation is refused.
+        """Returns the evaluations; raises if a line lacks a number that all evaluations have.
 
-        JSON has no NaN: an accuracy or a loss that is no number is null in the file and NaN here.
-        Other nulls are None: there is no epsilon without a guarantee.
+        JSON has no NaN: an accuracy or loss that is not a number is null in the file and NaN here.
+        Other nulls are None: for instance, there is no epsilon without a guarantee.
         """
         file = self.path / "released.jsonl"
         rows = _json_lines(file)
@@ -393,7 +393,7 @@ class RunFolder:
         ]
 
     def add_diagnostics(self, row: Table) -> None:
-        """Adds non-private numbers, labelled as such."""
+        """Appends non-private numbers, labelled as such."""
         labelled = {"label": NOT_PRIVATE, **row}
         append(self.path / "diagnostics.jsonl", _json.dumps(labelled) + "\n")
 
@@ -402,7 +402,7 @@ class RunFolder:
         return _json_lines(self.path / "diagnostics.jsonl")
 
     def add_steps(self, start: int, every: int, released: Released) -> None:
-        """Adds the public numbers of the steps ``start, start + every, ...``, one row each."""
+        """Appends the public numbers of steps ``start, start + every, ...``, one row each."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         file = self.path / "steps.csv"
@@ -413,7 +413,7 @@ class RunFolder:
         append(file, text.getvalue())
 
     def steps(self) -> dict[str, list[Any]]:
-        """Returns the public numbers of the steps by column; a threshold per group is a list."""
+        """Returns the public numbers of steps, by column; thresholds of groups are lists."""
         file = self.path / "steps.csv"
         rows = list(csv.reader(_whole_lines(file)))[1:] if file.exists() else []
         columns = list(zip(*rows, strict=True)) or [()] * len(_STEP_COLUMNS)
@@ -424,10 +424,10 @@ class RunFolder:
         return {**read, "step": [int(step) for step in read["step"]]}
 
     def cut(self, step: int) -> None:
-        """Takes away what was written after a checkpoint: it will be computed again, bit for bit.
+        """Removes everything written after a checkpoint; it is computed again, bit for bit.
 
         Args:
-            step: how many steps the checkpoint has.
+            step: the checkpoint's step.
         """
         for name in ("released.jsonl", "diagnostics.jsonl"):
             _keep_lines(self.path / name, lambda line: json.loads(line)["step"] <= step)
@@ -437,14 +437,14 @@ class RunFolder:
         )
 
     def trace(self) -> str:
-        """Returns where the profiler writes, with a note that it is not to be published."""
+        """Returns the folder for the profiler's output, after adding a note not to publish it."""
         folder = self.path / "trace"
         folder.mkdir(exist_ok=True)
         write_atomically(folder / "README", _TIMING + "\n")
         return str(folder)
 
     def write_timing(self, timing: Table) -> None:
-        """Writes how long the run took, labelled: it follows the sizes of the batches."""
+        """Writes how long the run took, labelled non-private: it depends on the batch sizes."""
         labelled = {"label": _TIMING, **timing}
         write_atomically(self.path / "timing.json", _json.dumps(labelled) + "\n")
 
@@ -468,13 +468,13 @@ def _keep_lines(file: Path, keep: Callable[[str], bool]) -> None:
 
 
 def _whole_lines(file: Path) -> list[str]:
-    """Returns the lines of a file but for half a one, which a kill may leave at its end."""
+    """Returns the lines of a file, except an incomplete last one, which a kill may leave."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     return [line for line in lines if line.endswith("\n")]
 
 
 def _cell(value: chex.Numeric) -> str:
-    """Writes a number so that it is read back exactly; a threshold per group with spaces."""
+    """Formats a number so that it is read back exactly; a list is separated by spaces."""
     if getattr(value, "ndim", 0):
         return " ".join(_cell(item) for item in value)
     return repr(float(value))

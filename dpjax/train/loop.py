@@ -1,4 +1,4 @@
-"""The loop: steps, evaluations and checkpoints of runs that go in step with each other."""
+"""The loop: steps, evaluations and checkpoints of runs that advance in lockstep."""
 
 import signal
 import threading
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Loop", "Preempted", "Result"]
 
-_SECONDS_PER_CALL = 1.0  # about how often a person wants to see the bar move
-_EXACT = 100  # as many evaluations have an epsilon of their own, which takes up to half a second
-_LONG = 12  # of more, so many and a few at the start
-_SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, unless asked otherwise
+_SECONDS_PER_CALL = 1.0  # about how often the progress bar should move
+_EXACT = 100  # up to this many evaluations compute an exact epsilon, which takes up to 0.5 s each
+_LONG = 12  # with more evaluations, this many do, and a few more at the start
+_SECONDS_PER_CHECKPOINT = 60.0  # about how much work a kill may cost, by default
 
 
 class Preempted(Exception):
-    """The process was told to end; the run is saved, and can be resumed."""
+    """The process received SIGTERM; the run was saved and can be resumed."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes:
-        folder: where it is.
-        plan: what ran.
+        folder: the run's folder.
+        plan: the plan that was run.
         accuracy: on the held-out examples.
         ledger: what was released; None without a guarantee.
         epsilon: what was spent; None without a guarantee.
-        threshold: the last threshold; None where there is none.
-        seconds: how long this process took for it.
+        threshold: the last threshold; None if there is none.
+        seconds: how long this process spent on it.
         state: the last state; private.
     """
 
@@ -62,23 +62,23 @@ class Result:
     state: TrainState
 
     def frame(self) -> "pandas.DataFrame":
-        """Returns the evaluations as a pandas frame, a row each; needs ``dpjax[watch]``."""
+        """Returns the evaluations as a pandas frame, one row each; needs ``dpjax[watch]``."""
         import pandas  # noqa: PLC0415 (an optional extra)
 
         return pandas.DataFrame(self.folder.released())
 
 
 class Loop:
-    """Takes all steps of runs that go in step with each other; one alone, mostly.
+    """Takes all steps of runs that advance in lockstep; usually there is only one.
 
-    However the steps are cut into calls, and however often the process is killed and the runs are
-    resumed from a checkpoint in the same place, they end with the same bytes.
+    The final states are the same byte for byte however the steps are divided into calls, and
+    however often the process is killed and resumes from a checkpoint in the same environment.
 
     Args:
-        runs: the runs, all at the same step, with the same released before and to be released.
-        runner: where they run; for several, one that takes stacked states.
-        watching: are told how it goes.
-        probe: looks at gradients without noise at every evaluation, if given.
+        runs: the runs, all at the same step, with the same releases so far and still to come.
+        runner: takes their steps; for several runs, one for stacked states.
+        watching: progress displays, notified of steps and evaluations.
+        probe: measures gradients without noise at every evaluation; None for no measurements.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Loop:
         watching: Sequence[Progress],
         probe: Probe | None,
     ) -> None:
-        """Begins where the runs are."""
+        """Starts at the step that the runs have reached."""
         self._runs = list(runs)
         self._runner = runner
         self._watching = watching
@@ -109,7 +109,7 @@ class Loop:
         self._trace, self._tracing = config.trace, False
 
     def to_the_end(self) -> list[Result]:
-        """Takes the steps that are left, and returns how each run ended."""
+        """Takes the remaining steps, and returns the result of each run."""
         for each in self._watching:
             each.begin(self._plan, self._step)
         try:
@@ -125,14 +125,14 @@ class Loop:
                 raise MemoryError(self._out_of_memory(error)) from error
             raise
         except BaseException:
-            if jax.process_count() == 1:  # others would be waited for, which may never come
-                with suppress(OSError):  # what went wrong first is told
+            if jax.process_count() == 1:  # waiting for other processes might never end
+                with suppress(OSError):  # the first error is the one to report
                     self._wait()
             raise
         finally:
             self._end_trace()
             for each in self._watching:
-                each.end()  # also on Ctrl-C: a bar hides the cursor
+                each.end()  # also on Ctrl-C, because a bar hides the cursor
         return self._results()
 
     def _out_of_memory(self, error: Exception) -> str:
@@ -153,7 +153,7 @@ class Loop:
                 run.announce(boundary)
             while self._step < boundary:
                 self._advance(boundary)
-                # Before anything is saved: a run that resumes at this step takes the next one.
+                # Evaluate before saving: a run that resumes here goes straight to the next step.
                 if self._step == total or self._step % self._evaluate_every == 0:
                     self._evaluate()
                 if self._stop.asked():
@@ -162,13 +162,13 @@ class Loop:
                     self._save()
 
     def _evaluated_before(self) -> list[Evaluation]:
-        """Returns what the books of a run that was at its end say of its state, if they do."""
+        """Returns the stored evaluations of runs that were complete; [] if any is missing."""
         rows = [run.folder.released()[-1:] for run in self._runs]
         found: list[Evaluation] = [row[0] for row in rows if row and row[0]["step"] == self._step]
         return found if len(found) == len(self._runs) else []
 
     def _traced(self) -> list[int]:
-        """Starts or stops the profiler where that was asked for; returns where it will be next."""
+        """Starts or stops the profiler if it is due; returns the later steps at which it is."""
         if not self._trace:
             return []
         first, last = self._trace
@@ -188,14 +188,14 @@ class Loop:
         return (self._step // every + 1) * every
 
     def _save_is_due(self) -> bool:
-        """Says whether to save here. When a run is saved changes nothing of what it computes."""
+        """Returns whether to save here; when a run is saved does not affect its results."""
         if self._save_every is not None:
             return self._step % self._save_every == 0
         due = time.monotonic() - self._saved > _SECONDS_PER_CHECKPOINT
         return bool(mesh.agreed(np.asarray(due)))
 
     def _advance(self, boundary: int) -> None:
-        """Takes as many steps as fit into about a second; the first call also compiles."""
+        """Takes as many steps as fit in about a second; the first call also compiles."""
         wanted = max(1, int(self._rate * _SECONDS_PER_CALL))
         steps = int(mesh.agreed(np.asarray(min(boundary - self._step, wanted, self._runner.most))))
         begun = time.monotonic()
@@ -236,16 +236,16 @@ class Loop:
             each.evaluated(self._last)
 
     def _epsilon(self) -> float | None:
-        """Returns an epsilon that holds here: exact, where there are few evaluations.
+        """Returns an upper bound on the epsilon so far: the exact one if evaluations are few.
 
-        Of more than `_EXACT` evaluations, those in between have the epsilon of the next one that is
-        computed, which is larger: computing each would cost more than the steps do.
+        With more than `_EXACT` evaluations, it is computed for some of them only, since it would
+        take longer than the steps. The others report the next computed value, which is larger.
         """
         every, total = self._evaluate_every, self._plan.steps
         count, step = -(-total // every), self._step
         if count > _EXACT:
             here, stride = -(-step // every), -(-count // _LONG)
-            # The first stride has the evaluations 1, 2, 4, ...
+            # Within the first stride, it is computed at evaluations 1, 2, 4, ...
             turn = -(-here // stride) * stride if here > stride else 1 << (here - 1).bit_length()
             step = min(total, turn * every)
         if self._spent is None or self._spent[0] != step:
@@ -259,14 +259,14 @@ class Loop:
         self._saved, self._saved_step = time.monotonic(), self._step
 
     def _leave(self) -> None:
-        """Saves and ends, since the process was told to."""
+        """Saves and stops, because the process was asked to."""
         if self._saved_step < self._step:
             self._save()
         self._wait()
         raise Preempted(f"told to end (SIGTERM): saved at step {self._step} of {self._plan.steps}")
 
     def _wait(self) -> None:
-        """Waits until what was saved is on the disk."""
+        """Waits until the checkpoints are on disk."""
         for run in self._runs:
             run.checkpoints.wait()
 
@@ -276,7 +276,7 @@ class Loop:
         ]
 
     def _of(self, tree: mesh.Tree, member: int) -> mesh.Tree:
-        """Returns one member's part of what the runner gives."""
+        """Returns one member's part of what the runner returns."""
         if len(self._runs) == 1:
             return tree
         return jax.tree.map(lambda leaf: leaf[member], tree)
@@ -312,7 +312,7 @@ class Loop:
 
 
 class _StopRequest:
-    """Hears SIGTERM, by which a machine is taken away; with several processes, all agree when."""
+    """Catches SIGTERM, sent before a machine is taken away; processes agree on when to stop."""
 
     def __init__(self) -> None:
         self._heard = threading.Event()
@@ -320,7 +320,7 @@ class _StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listens while steps are taken; JAX listens itself where it runs several processes."""
+        """Listens while steps are taken; with several processes, JAX itself listens."""
         main = threading.current_thread() is threading.main_thread()
         if not main or jax.process_count() > 1:
             yield
@@ -332,7 +332,7 @@ class _StopRequest:
             signal.signal(signal.SIGTERM, before)
 
     def asked(self) -> bool:
-        """Says whether to end now; every process asks equally often."""
+        """Returns whether to stop now; every process must ask equally often."""
         self._asked += 1
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(self._asked)

@@ -1,4 +1,4 @@
-"""The devices and processes of a run, and how its state lies on them."""
+"""The devices and processes of a run, and how its state is placed on them."""
 
 import os
 from collections.abc import Hashable, Iterator, Sequence
@@ -31,38 +31,38 @@ __all__ = [
 
 Tree = TypeVar("Tree")
 
-_SECONDS_TO_LEAVE = 300  # the first process may still draw pictures
+_SECONDS_TO_LEAVE = 300  # the first process may still be drawing plots
 
 
 def is_primary() -> bool:
-    """Says whether this process is the one that writes files and prints."""
+    """Returns whether this is the process that writes files and prints."""
     return jax.process_index() == 0
 
 
 def wait_for_all(what: str) -> None:
-    """Returns when every process has come here; at once where there is one."""
+    """Returns when every process has called it; at once if there is only one."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"dpjax {what}")
 
 
 def agreed(value: np.ndarray) -> np.ndarray:
-    """Returns what the first process has for `value`, an array of one shape and type for all."""
+    """Returns the first process's `value`, an array of one shape and dtype everywhere."""
     if jax.process_count() == 1:
         return value
     return np.asarray(multihost_utils.broadcast_one_to_all(value))
 
 
 class LostProcessError(RuntimeError):
-    """Another process of the same run has ended; what was saved can be resumed."""
+    """Another process of the same run has ended; the run can be resumed from what was saved."""
 
 
 @contextmanager
 def others_alive() -> Iterator[None]:
-    """Turns what JAX says when another process has ended into one sentence."""
+    """Turns JAX's errors about a lost process into one sentence."""
     try:
         yield
     except Exception as error:
-        # JAX passes on in words only what Gloo, or the coordinator, says.
+        # JAX reports these only through the messages of Gloo or the coordinator.
         words = str(error).lower()
         lost = any(word in words for word in ("gloo", "connection", "coordination", "preempted"))
         if jax.process_count() > 1 and lost:
@@ -71,13 +71,13 @@ def others_alive() -> Iterator[None]:
 
 
 def leave_together() -> None:
-    """Returns when every process is done: when the first one leaves, JAX ends the others.
+    """Returns when every process is done; if the first one left earlier, JAX would end the others.
 
     Raises:
-        LostProcessError: another process has ended, or is not done after five minutes.
+        LostProcessError: if another process has ended, or is not done after five minutes.
     """
     try:
-        # Of the coordinator, since a sum over devices would wait for a dead process for ever.
+        # Through the coordinator: a sum over devices would wait for a dead process for ever.
         everyone = set(range(jax.process_count()))
         ocp.multihost.sync_global_processes(
             "dpjax is done", timeout=_SECONDS_TO_LEAVE, processes=everyone
@@ -91,7 +91,7 @@ def leave_together() -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """On which devices a run's state lies, and how it is split over them.
+    """The devices that hold a run's state, and how it is split over them.
 
     Attributes:
         mesh: the devices, with the axis "data" over which the rows are split; None for one device.
@@ -104,7 +104,7 @@ class Layout:
 
     @classmethod
     def of(cls, run: RunConfig) -> "Layout":
-        """Returns the layout that is asked for; with several processes, one over all devices."""
+        """Returns the layout `run` asks for; with several processes, over all devices."""
         axes, found = dict(run.mesh), jax.devices()
         if not axes and jax.process_count() > 1:
             axes = {"data": len(found)}
@@ -129,19 +129,19 @@ class Layout:
 
     @property
     def devices(self) -> Mesh:
-        """The mesh, where there is one."""
+        """The mesh, if there is one."""
         if self.mesh is None:
             raise ValueError("layout has no mesh: expected one of several devices")
         return self.mesh
 
     def placed(self, tree: Tree) -> Tree:
-        """Returns a state, the same in every process, where the layout has it."""
+        """Returns a state, the same in every process, placed as in the layout."""
         if self.mesh is None or self._is_here(tree):
             return tree
         return jax.jit(lambda leaves: leaves, out_shardings=self.shardings(tree))(tree)
 
     def like(self, shapes: Tree) -> Tree:
-        """Returns shapes with the places where a checkpoint is to be restored."""
+        """Returns shapes with the shardings to which a checkpoint is to be restored."""
         if self.mesh is None:
             return shapes
         return jax.tree.map(
@@ -151,7 +151,7 @@ class Layout:
         )
 
     def shardings(self, tree: chex.ArrayTree) -> chex.ArrayTree:
-        """Returns the sharding of every leaf: by the first rule that its path matches."""
+        """Returns the sharding of every leaf, from the first rule that matches its path."""
         return jax.tree_util.tree_map_with_path(self._sharding, tree)
 
     def _sharding(
@@ -160,7 +160,7 @@ class Layout:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         spec: tuple[str | None, ...] = ()
         for pattern, axes in self.rules:
-            # Averages and moments have the paths of their parameters at the end of their own.
+            # The paths of averages and moments end in those of their parameters.
             if len(axes) == leaf.ndim and fnmatch(f"/{name}", f"*/{pattern}"):
                 spec = tuple(axis or None for axis in axes)
                 self._check(name, leaf.shape, pattern, axes)
@@ -185,11 +185,11 @@ ONE_DEVICE = Layout()
 
 
 def local(leaf: jax.Array) -> np.ndarray:
-    """Returns an array that is the same on all devices."""
+    """Returns the local copy of an array that is the same on all devices."""
     return np.asarray(leaf.addressable_data(0))
 
 
 def device_memory() -> int:
-    """Returns the bytes that a device has; a CPU has those of the machine."""
+    """Returns a device's memory in bytes; for a CPU, the machine's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

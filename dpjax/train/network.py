@@ -1,4 +1,4 @@
-"""The network of an experiment: new or pre-trained, the weights it starts from, its data."""
+"""The network of an experiment: new or pre-trained, its initial weights and its data."""
 
 import dataclasses
 import hashlib
@@ -33,10 +33,10 @@ __all__ = [
 def load_dataset(
     experiment: Experiment, directory: str | os.PathLike[str] | None = None
 ) -> Dataset:
-    """Loads an experiment's data by name; texts with its pre-trained network's own tokens.
+    """Loads an experiment's data by name; texts are tokenised for its pre-trained network.
 
     Args:
-        experiment: says which data, which network and how many tokens an example has.
+        experiment: determines the data, the network and the number of tokens per example.
         directory: as for `dpjax.data.load`.
 
     Returns:
@@ -59,8 +59,8 @@ def load_dataset(
 def build_network(experiment: Experiment, dataset: Dataset) -> Network:
     """Returns an experiment's network for its data: new, pre-trained, or a part of one.
 
-    With ``train.cache_frozen`` and data that are states already, it is the part from the first
-    trained block on.
+    With ``train.cache_frozen`` and data that are already states, it is the part that begins with
+    the first trained block.
     """
     model = experiment.model
     if model.pretrained is None:
@@ -97,7 +97,7 @@ def _halves(
 
 
 def starting_weights(experiment: Experiment, network: Network) -> Mapping[str, chex.Array] | None:
-    """Returns the parameters that an experiment starts from, by path; None for new ones."""
+    """Returns an experiment's initial parameters by path; None to initialise them at random."""
     model = experiment.model
     if model.pretrained is not None:
         return models.pretrained_weights(model.pretrained, network)
@@ -105,7 +105,7 @@ def starting_weights(experiment: Experiment, network: Network) -> Mapping[str, c
 
 
 def file_hash(path: str | Path) -> str:
-    """Returns the sha256 of a file; a pipe or a device, which may never end, is refused."""
+    """Returns the SHA-256 of a file; refuses pipes and devices, which may never end."""
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{path}: expected a plain file")
     with Path(path).open("rb") as file:
@@ -113,7 +113,7 @@ def file_hash(path: str | Path) -> str:
 
 
 def _read_weights(path: str | Path) -> dict[str, np.ndarray]:
-    """Reads an .npz file of parameters by path; it can hold arrays only, and never runs code."""
+    """Reads an .npz file of parameters by path; it can hold only arrays, and runs no code."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -122,7 +122,7 @@ def _read_weights(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def with_weights(params: Params, weights: Mapping[str, chex.Array]) -> Params:
-    """Returns the parameters with those replaced that `weights` has, by path."""
+    """Returns the parameters, with those in `weights` replaced, by path."""
     leaves = flat(params)
     for path, array in weights.items():
         if path not in leaves:
@@ -139,7 +139,7 @@ def with_weights(params: Params, weights: Mapping[str, chex.Array]) -> Params:
 
 
 def with_hash(experiment: Experiment) -> Experiment:
-    """Enters the hash of the weights to start from: they decide what is released."""
+    """Returns the experiment with the hash of its initial weights, which affect the release."""
     model = experiment.model
     for name, hash_of in (("pretrained", models.pretrained_hash), ("weights", file_hash)):
         path, known = getattr(model, name), getattr(model, f"{name}_sha256")
@@ -154,7 +154,7 @@ def with_hash(experiment: Experiment) -> Experiment:
 
 
 class _StateRows:
-    """States before a block, and labels, read when they are asked for."""
+    """Pairs of states before a block and labels, read on demand."""
 
     def __init__(self, states: CachedStates, labels: np.ndarray) -> None:
         self._states, self._labels = states, labels
@@ -171,11 +171,11 @@ class _StateRows:
 def with_frozen_states(experiment: Experiment, dataset: Dataset) -> Dataset:
     """Returns the data as states before the first trained block, if the experiment asks for it.
 
-    They are computed once and kept in ``run.cache_dir``, or in ``frozen_states`` in the directory
-    of the data sets.
+    They are computed once and stored in ``run.cache_dir``; by default, that is ``frozen_states``
+    in the directory of the data sets.
 
     Raises:
-        ValueError: the embeddings are trained, or the states take more than ``run.cache_limit``.
+        ValueError: if the embeddings are trained, or the states exceed ``run.cache_limit``.
     """
     if not experiment.train.cache_frozen or len(dataset.shape) == 2:
         return dataset

@@ -1,4 +1,4 @@
-"""From an experiment and the size of its data to what runs: method, sampling, steps, optimizer."""
+"""Resolves an experiment, given the size of its data: method, sampling, steps and optimizer."""
 
 import inspect
 import math
@@ -21,27 +21,28 @@ from dpjax.train.config import BUDGET_ACCOUNTANTS, Experiment, OptimizerConfig, 
 
 __all__ = ["Plan", "Setting", "build_optimizer", "resolve", "setting_of"]
 
-# The length of a schedule that is given none is that of the run.
+# The arguments of a schedule that default to the length of the run.
 _LENGTHS = ("decay_steps", "transition_steps")
 
-# Parts of optimizers; one that needs the loss's value at several points; one with noise of its own.
+# Not usable here: parts of optimizers, one that evaluates the loss at several points, and one that
+# adds noise itself.
 _UNFIT = ("scale_by_learning_rate", "scale_by_rprop", "scale_by_schedule", "lbfgs", "noisy_sgd")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is accounted for: what runs, on which batches, for how long, at which delta.
+    """What is accounted for: the method, the batches, the number of steps and delta.
 
     Attributes:
-        method: what runs and is accounted.
-        sampling: what draws the batches.
-        dataset_size: N; None where full batches come from data of unknown size.
+        method: the method that is run and accounted.
+        sampling: the sampling that draws the batches.
+        dataset_size: N; None for full batches of data of unknown size.
         batch_size: B, the expected batch size; None if N is unknown.
-        steps: T, how many steps are released.
-        asked: how many were asked for, of which the budget may allow fewer.
-        start: how many steps of the run were released before these.
-        delta: the target.
-        accountant: who counts.
+        steps: T, the number of steps to release.
+        asked: the number asked for, of which the budget may allow fewer.
+        start: the number of steps of the run that were released before these.
+        delta: the target delta.
+        accountant: the accountant's name.
         relation: the neighbouring relation, such as "add_or_remove_one".
     """
 
@@ -63,7 +64,7 @@ class Setting:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether the budget allows fewer steps than were asked for."""
+        """Whether the budget allows fewer steps than the experiment asked for."""
         return self.steps < self.asked
 
     @property
@@ -81,21 +82,21 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Setting):
-    """What an experiment comes to on data of a given size: as many steps as the budget allows.
+    """A resolved experiment on data of a given size, with as many steps as the budget allows.
 
     Attributes:
-        method: what runs and is accounted.
-        sampling: what draws the batches.
+        method: the method that is run and accounted.
+        sampling: the sampling that draws the batches.
         dataset_size: N.
         batch_size: B, the expected batch size.
-        steps: T, how many steps the budget allows.
-        asked: how many were asked for.
-        start: how many steps of the run were released before these.
-        delta: the target.
-        accountant: who counts.
+        steps: T, the number of steps the budget allows.
+        asked: the number asked for.
+        start: the number of steps of the run that were released before these.
+        delta: the target delta.
+        accountant: the accountant's name.
         relation: the neighbouring relation.
-        experiment: the experiment, resolved: the method in plain form with its noise, the number
-            of steps, delta as a number. Resolving it again changes nothing.
+        experiment: the experiment, resolved: with a calibrated method in plain form, the number of
+            steps, and delta as a number. Resolving it again changes nothing.
     """
 
     experiment: Experiment
@@ -108,12 +109,12 @@ class Plan(Setting):
         return self.method.guarantee.private
 
     def ledger(self, step: int = 0, before: Ledger | None = None, start: int = 0) -> Ledger:
-        """Returns the ledger of the data set at a step.
+        """Returns the ledger of everything released about the data set up to a step.
 
         Args:
-            step: how many steps were taken in all.
+            step: the total number of steps taken.
             before: what was released before this plan took over; None for nothing.
-            start: the step at which it did.
+            start: the step at which this plan took over.
         """
         if before is None:
             before = Ledger(self.experiment.data.name, self.experiment.privacy.unit)
@@ -122,21 +123,21 @@ class Plan(Setting):
         return before.add(Steps(self.method, self.sampling, step - start, start))
 
     def epsilon(self, ledger: Ledger) -> float:
-        """Returns what a ledger costs; infinite where no epsilon holds at this delta."""
+        """Returns the epsilon of a ledger; infinite if none holds at this delta."""
         try:
             return ledger.upper_epsilon(self.delta, self.accountant)
         except NoEpsilonError:
             return math.inf
 
     def within_budget(self, before: Ledger | None = None, start: int = 0) -> "Plan":
-        """Returns the plan with as many of the steps asked for as the budget allows.
+        """Returns the plan with as many of its steps as the budget allows.
 
         Args:
             before: what was released before this plan takes over; None for nothing.
-            start: the step at which it does.
+            start: the step at which this plan takes over.
 
         Raises:
-            ValueError: the budget does not allow even one step.
+            ValueError: if the budget does not allow even one step.
         """
         limit, most = self.experiment.privacy.epsilon, self.asked - start
         if limit is None or not isinstance(self.method, Mechanism):
@@ -155,14 +156,15 @@ class Plan(Setting):
 
 
 def resolve(experiment: Experiment, dataset_size: int) -> Plan:
-    """Returns what an experiment comes to.
+    """Returns the plan of an experiment, with calibrated noise and a number of steps.
 
     Args:
         experiment: the experiment.
         dataset_size: N, the number of private examples.
 
     Raises:
-        ValueError: if the settings contradict each other or N, or no noise reaches the budget.
+        ValueError: if the settings contradict each other or N, or if no amount of noise meets the
+            budget.
 
     Example:
         >>> experiment = Experiment().set("privacy.epsilon", 2.0)
@@ -186,7 +188,7 @@ def resolve(experiment: Experiment, dataset_size: int) -> Plan:
 
 
 def setting_of(experiment: Experiment, dataset_size: int | None) -> Setting:
-    """Returns what an experiment asks for, before its budget decides on noise and steps.
+    """Returns an experiment's setting as asked for, before the budget decides on noise and steps.
 
     Args:
         experiment: the experiment.
@@ -250,7 +252,7 @@ def _sampling(config: TrainConfig, dataset_size: int | None) -> Sampling:
 
 
 def _steps_per_epoch(dataset_size: int | None, batch_size: float | None) -> float:
-    """Returns N / B, which is 1 for full batches of data of unknown size."""
+    """Returns N / B; 1 for full batches of data of unknown size."""
     return 1.0 if dataset_size is None or batch_size is None else dataset_size / batch_size
 
 
@@ -299,12 +301,12 @@ def _with_noise(setting: Setting, epsilon: float | None) -> tuple[Release, bool]
 def build_optimizer(
     config: OptimizerConfig, steps: int, learning_rate: Any = None
 ) -> optax.GradientTransformation:
-    """Returns the optimizer of a config.
+    """Returns the optimizer that a config describes.
 
     Args:
-        config: the table.
-        steps: T, the length of a schedule that says none.
-        learning_rate: in place of the config's, possibly traced.
+        config: the config.
+        steps: T, the default length of schedules.
+        learning_rate: replaces the config's; may be traced.
 
     Example:
         >>> rate = {"name": "cosine_decay_schedule", "init_value": 0.1}
@@ -351,7 +353,7 @@ def _call(where: str, function: Callable[..., Any], arguments: Mapping[str, Any]
 
 
 def _boundaries(value: Any) -> Any:
-    """Returns a table of steps and numbers with the steps as integers; TOML has them as text."""
+    """Returns a table of steps and values with integer steps; in TOML, its keys are text."""
     if isinstance(value, dict) and all(key.isdecimal() for key in value):
         return {int(key): item for key, item in value.items()}
     return value

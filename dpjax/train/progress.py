@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: a bar, lines, curves. All of it is released."""
+"""Progress displays: a bar, lines or TensorBoard curves, all from released numbers only."""
 
 import math
 import sys
@@ -24,39 +24,39 @@ Evaluation: TypeAlias = Table
 
 
 class Progress:
-    """Is told how a run goes: released numbers only, and its speed. It shows nothing itself.
+    """Is notified of a run's released numbers and speed; this base class displays nothing.
 
     Args:
-        callback: called after every evaluation with its numbers, a table for each member.
+        callback: called after every evaluation with its numbers, one table per member.
     """
 
     def __init__(self, callback: Callable[[Sequence[Evaluation]], None] | None = None) -> None:
-        """Keeps the function."""
+        """Stores the callback."""
         self._callback = callback
 
     def begin(self, plan: Plan, step: int) -> None:
-        """A run begins, or resumes at a step."""
+        """Called when a run begins, or resumes at a step."""
 
     def stepped(self, step: int, rate: float) -> None:
-        """Steps were taken, `rate` of them a second."""
+        """Called after steps were taken, at `rate` steps per second."""
 
     def evaluated(self, rows: Sequence[Evaluation]) -> None:
-        """The parameters were evaluated: the public numbers of each member."""
+        """Called after an evaluation, with the public numbers of each member."""
         if self._callback is not None:
             self._callback(rows)
 
     def end(self) -> None:
-        """The run is over."""
+        """Called when the run is over, also after an error."""
 
 
 class Lines(Progress):
-    """A line every ten seconds at most, for logs.
+    """Prints a line at most every ten seconds, for logs.
 
     Args:
-        label: what the run is called.
+        label: a name for the run.
     """
 
-    _printed = -math.inf  # when; runs one after another share it, and a log stays short
+    _printed = -math.inf  # time of the last line; shared by successive runs, to keep logs short
 
     def __init__(self, label: str = "") -> None:
         """Prints nothing yet."""
@@ -64,16 +64,16 @@ class Lines(Progress):
         self._numbers = ""
 
     def begin(self, plan: Plan, step: int) -> None:
-        """Keeps how many steps there are."""
+        """Stores the number of steps."""
         self._steps, self._step, self._rate = plan.steps, step, 0.0
 
     def stepped(self, step: int, rate: float) -> None:
-        """Prints how far the run is, if the last line is old."""
+        """Prints how far the run is, if the last line is old enough."""
         self._step, self._rate = step, rate
         self._print(2 * _SECONDS_PER_LINE)
 
     def evaluated(self, rows: Sequence[Evaluation]) -> None:
-        """Prints the newest numbers, if the last line is old."""
+        """Prints the newest numbers, if the last line is old enough."""
         self._step, self._numbers = rows[0]["step"], describe(rows)
         self._print(_SECONDS_PER_LINE)
 
@@ -88,11 +88,11 @@ class Lines(Progress):
 
 
 class Bar(Progress):
-    """A bar with accuracy, threshold, epsilon and steps a second.
+    """Shows a bar with accuracy, threshold, epsilon and steps per second.
 
     Args:
-        label: what the run is called.
-        stderr: whether it is shown on stderr, and not on stdout.
+        label: a name for the run.
+        stderr: whether to show it on stderr rather than stdout.
     """
 
     def __init__(self, label: str = "", stderr: bool = False) -> None:
@@ -126,19 +126,19 @@ class Bar(Progress):
         self._bar.update(self._task, numbers=describe(rows))
 
     def end(self) -> None:
-        """Leaves the bar as it is."""
+        """Leaves the bar on the screen."""
         self._bar.stop()
 
 
 class TensorBoard(Progress):
-    """Curves of the released numbers in TensorBoard; needs ``dpjax[watch]``.
+    """Writes curves of the released numbers for TensorBoard; needs ``dpjax[watch]``.
 
     Args:
-        folder: where its files go; several members have folders inside.
+        folder: the folder for its files; with several members, each has a subfolder.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Makes no file yet."""
+        """Creates no file yet."""
         from tensorboardX import SummaryWriter  # noqa: PLC0415 (an optional extra)
 
         self._folder, self._make = folder, SummaryWriter
@@ -155,13 +155,13 @@ class TensorBoard(Progress):
                     writer.add_scalar(name, value, row["step"])
 
     def end(self) -> None:
-        """Writes what is left."""
+        """Flushes and closes the files."""
         for writer in self._writers:
             writer.close()
 
 
 def progress_for(label: str = "", quiet: bool = False) -> Progress:
-    """Returns a bar if stderr or stdout is a terminal, lines if not, nothing if asked for."""
+    """Returns a bar if stderr or stdout is a terminal, otherwise lines; if `quiet`, neither."""
     if quiet:
         return Progress()
     if sys.stderr.isatty() or sys.stdout.isatty():

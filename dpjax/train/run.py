@@ -1,4 +1,4 @@
-"""One run: what it executes, what it has released, and where it is kept."""
+"""One run: its program, what it has released, and its folder."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ from dpjax.train.step import Program, Scores, TrainState, build_program
 
 __all__ = ["Run", "resume_all"]
 
-_STEPS_KEPT = 10_000  # at most so many steps have a row in steps.csv
+_STEPS_KEPT = 10_000  # the maximum number of rows in steps.csv
 
-_SAME_SCALE = 2.0**-24  # half of what float32 can tell apart in the scale of the noise
+_SAME_SCALE = 2.0**-24  # half the relative spacing of float32, for comparing noise scales
 
 _SEEDED = (
     "**Not to be published: the noise was drawn from a fixed seed, and whoever guesses the seed "
@@ -45,20 +45,20 @@ _SEEDED = (
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its program with the plan, the state it is in, and its books.
+    """A run: its program and plan, its current state, and its folder and ledger.
 
-    `begin` starts one, `resume` restores one from its checkpoints, and `rekey` turns one into
-    another experiment with new keys. Nothing else makes or changes a plan that runs.
+    `begin` starts a run, `resume` restores one from its checkpoints, and `rekey` turns one into
+    another experiment with new keys. Nothing else creates or changes a plan that is run.
 
     Attributes:
-        program: what runs; ``program.plan`` is the plan.
-        folder: where it is kept.
-        identity: which run this is.
-        state: where it is; private.
+        program: the program; ``program.plan`` is the plan.
+        folder: the run's folder.
+        identity: the run's identity.
+        state: the current state; private.
         checkpoints: its checkpoints.
-        data: the fingerprints of the examples, by which they are known again; private.
-        before: what the same run released as other experiments, before it was changed.
-        start: at which step this experiment took over.
+        data: fingerprints by which the same examples are recognised; private.
+        before: what the run released as other experiments, before it was changed.
+        start: the step at which this experiment took over.
         notes: sentences for the user, such as checkpoints that were refused.
     """
 
@@ -74,18 +74,18 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """What runs and is accounted."""
+        """The plan, which is what runs and is accounted."""
         return self.program.plan
 
     @property
     def moved(self) -> str:
-        """What draws other bits than before, if there are steps left to draw them for; or ""."""
+        """What has changed in the environment, if there are steps left to take; otherwise ""."""
         if int(self.state.step) >= self.plan.steps:
             return ""
         return differences(self.identity.environment, environment())
 
     def check_environment(self) -> None:
-        """Refuses to resume where a step that is repeated could get other noise."""
+        """Raises if repeating a step in this environment could draw other noise."""
         if self.moved:
             how = "; rekey=True resumes with keys of its own and an entry in the ledger"
             raise ValueError(
@@ -105,16 +105,16 @@ class Run:
         members: int = 1,
         layout: mesh.Layout = mesh.ONE_DEVICE,
     ) -> Self:
-        """Begins a run in a folder that was created for it: its state is on disk before any step.
+        """Begins a run in a newly created folder; its state is on disk before any step is taken.
 
         Args:
-            program: what runs.
-            folder: where.
+            program: the program.
+            folder: the run's folder.
             data: the fingerprints of the examples.
-            root: the root key; each member's is folded from it.
-            member: which of several runs.
-            members: how many are begun together.
-            layout: where its state lies.
+            root: the root key, into which each member's identity is folded.
+            member: the index of this run among several.
+            members: how many runs are begun together.
+            layout: where to place the state.
         """
         experiment = program.plan.experiment
         identity = RunIdentity(experiment.identity, member, members, program.varied)
@@ -141,18 +141,18 @@ class Run:
         step: int | None = None,
         layout: mesh.Layout = mesh.ONE_DEVICE,
     ) -> Self:
-        """Returns a run as its newest sound checkpoint has it, or that of a given step.
+        """Returns a run as of its newest sound checkpoint, or of the checkpoint at a given step.
 
         Args:
-            program: what runs.
-            folder: where.
+            program: the program.
+            folder: the run's folder.
             data: the fingerprints of the examples, which must be those that the run began with.
-            step: the checkpoint; None for the newest.
-            layout: where its state is to lie; it need not be where it lay before.
+            step: the step of the checkpoint; None for the newest.
+            layout: where to place the state; may differ from the previous layout.
 
         Raises:
-            CheckpointError: no checkpoint is sound.
-            ValueError: the checkpoint is of another experiment or of other data.
+            CheckpointError: if no checkpoint is sound.
+            ValueError: if the checkpoint is from another experiment or from other data.
         """
         identity, asked = folder.identity(), program.plan.experiment
         _refuse_changes(folder, folder.read_config(), asked)
@@ -182,11 +182,11 @@ class Run:
         )._within_budget()
 
     def rekey(self, program: Program) -> Self:
-        """Resumes as another experiment, or elsewhere: with new keys, entered in the ledger.
+        """Resumes as another experiment or in another environment, with new keys.
 
-        What the ledger on disk says was released counts, also beyond the checkpoint. The budget is
-        that of the new experiment, for everything that was released. What `check_successor`
-        refuses cannot be.
+        The change is entered in the ledger. Everything that the ledger on disk lists as released
+        counts, even beyond the checkpoint, and the new experiment's budget must cover all of it.
+        Call `check_successor` first: it refuses what cannot be done.
         """
         run = self._succeeded_by(program)
         key = member_key(self.state.key, run.identity.lineage, run.identity.member)
@@ -199,7 +199,7 @@ class Run:
         return run
 
     def check_successor(self, program: Program) -> None:
-        """Refuses an experiment that this run cannot become, and changes nothing."""
+        """Raises if this run cannot become the given experiment; changes nothing."""
         self._succeeded_by(program)
         new = jax.eval_shape(program.init, self.state.key)
         why = difference(describe(self.state), describe(new))
@@ -211,17 +211,17 @@ class Run:
             )
 
     def with_rerounding(self, figure: float) -> Self:
-        """Returns the run with the enlargement of its noise that its first step here had.
+        """Returns the run, having recorded by how much its first step here enlarged the noise.
 
-        A step that is repeated gets the same noise. At another scale, the difference of the two
-        releases would show the noise itself, so another enlargement than before is refused. It is
-        called before anything of the step is written.
+        A repeated step gets the same noise. At another scale, the difference between the two
+        releases would reveal the noise itself, so a changed enlargement is refused. This is called
+        before anything about the step is written.
 
         Args:
             figure: the enlargement, as a fraction.
 
         Raises:
-            ValueError: if the run's earlier steps had another.
+            ValueError: if earlier steps of the run had another enlargement.
         """
         known = self.identity.rerounding
         if not self.plan.private:
@@ -241,7 +241,7 @@ class Run:
         return self
 
     def save(self) -> None:
-        """Begins to write a checkpoint, in the background."""
+        """Starts writing a checkpoint in the background."""
         meta = {
             "experiment": self.plan.experiment.to_plain(),
             "data": dict(self.data),
@@ -251,7 +251,7 @@ class Run:
         self.checkpoints.save(int(self.state.step), self.state, meta)
 
     def ledger(self, step: int) -> Ledger | None:
-        """Returns the ledger at a step; None where there is no guarantee to account for."""
+        """Returns the ledger at a step; None if there is no guarantee to account for."""
         if not self.plan.private or not isinstance(self.plan.method, Mechanism):
             return None
         return self.plan.ledger(step, self.before, self.start)
@@ -259,9 +259,9 @@ class Run:
     def announce(self, step: int) -> None:
         """Enters the steps up to `step` in the ledger on disk, before they are taken.
 
-        A run that resumes from an older checkpoint repeats steps, which costs nothing as they are
-        the same bit for bit; the ledger on disk never becomes shorter by it. Where there are
-        several processes, none goes on before it is written.
+        A run that resumes from an older checkpoint repeats steps, which costs nothing because they
+        are the same bit for bit; the ledger on disk never becomes shorter. With several processes,
+        all of them wait until it is written.
         """
         if mesh.is_primary():
             self._announce(step)
@@ -278,7 +278,7 @@ class Run:
             self.folder.write_ledger(ledger)
 
     def epsilon(self, step: int) -> float | None:
-        """Returns what was spent up to a step; None without a guarantee."""
+        """Returns the epsilon spent up to a step; None without a guarantee."""
         ledger = self.ledger(step)
         return None if ledger is None else self.plan.epsilon(ledger)
 
@@ -299,7 +299,7 @@ class Run:
         }
 
     def add_steps(self, start: int, released: Released) -> None:
-        """Writes the public numbers of steps from `start` on; of a long run, every n-th step's."""
+        """Writes the public numbers of steps from `start` on; in a long run, of every n-th step."""
         every = -(-self.plan.asked // _STEPS_KEPT)
         first = -start % every
         self.folder.add_steps(
@@ -332,7 +332,7 @@ class Run:
         return counted if experiment.run.seed is None else _SEEDED + counted
 
     def _succeeded_by(self, program: Program) -> Self:
-        """Returns this run as another experiment, from its step on, still with its old state."""
+        """Returns this run as another experiment from its current step on, with its old state."""
         step = int(self.state.step)
         self._check_plan(program.plan, step)
         lineage = next_lineage(self.identity.lineage, program.plan.experiment.identity, step)
@@ -348,7 +348,7 @@ class Run:
             before=max((ledger for ledger in known if ledger is not None), key=_length),
             start=step,
         )._within_budget()
-        run.epsilon(step + 1)  # an accountant that has no number for the whole says so now
+        run.epsilon(step + 1)  # raises now if the accountant cannot handle the whole ledger
         return run
 
     def _check_plan(self, plan: Plan, step: int) -> None:
@@ -373,9 +373,9 @@ class Run:
             )
 
     def _within_budget(self) -> Self:
-        """Returns the run with no more steps planned than the budget leaves after `before`."""
+        """Returns the run with no more steps planned than the budget allows after `before`."""
         if not self.before.entries:
-            return self  # the plan itself was made for the whole budget
+            return self  # the plan was already made for the whole budget
         plan = self.plan.within_budget(self.before, self.start)
         return replace(self, program=replace(self.program, plan=plan))
 
@@ -387,22 +387,22 @@ def resume_all(
     rekey: bool,
     layout: mesh.Layout,
 ) -> list[Run]:
-    """Resumes runs that were begun together; all of them are checked before any is changed.
+    """Resumes runs that were begun together; all are checked before any is changed.
 
-    Of several, each resumes from the newest step at which all have a sound checkpoint, if there is
-    one, and otherwise from its own newest one.
+    Several runs resume from the newest step at which all have a sound checkpoint, if there is one;
+    otherwise each resumes from its own newest checkpoint.
 
     Args:
-        runs: what is asked for, and where it was begun.
+        runs: the program asked for and the folder of each run.
         dataset: the data.
         marks: the fingerprints of the data.
-        rekey: whether a run may resume as another experiment, or in another environment, with new
-            keys.
-        layout: where the states are to lie.
+        rekey: whether a run may resume with new keys if the experiment or the environment has
+            changed.
+        layout: where to place the states.
 
     Raises:
-        CheckpointError: no checkpoint is sound.
-        ValueError: another experiment, other data, other keys or another environment.
+        CheckpointError: if no checkpoint is sound.
+        ValueError: if the experiment, the data, the keys or the environment have changed.
     """
     steps: list[int | None] = [None]
     if len(runs) > 1:
@@ -434,7 +434,7 @@ def _as_it_was(
     rekey: bool,
     layout: mesh.Layout,
 ) -> Run:
-    """Returns a run as its checkpoint has it; refuses another experiment unless it may change."""
+    """Returns a run as in its checkpoint; raises if the experiment changed and `rekey` is False."""
     stored, asked = folder.read_config(), program.plan.experiment
     if stored.run.seed != asked.run.seed:
         raise ValueError(
@@ -453,7 +453,7 @@ def _as_it_was(
 
 
 def _changed(program: Program, old: Run) -> Run:
-    """Gives a run new keys if it resumes as another experiment, or in another environment."""
+    """Rekeys a run if its experiment or its environment has changed."""
     if mesh.is_primary():
         old.folder.settle()
     asked = program.plan.experiment.identity
@@ -465,7 +465,7 @@ def _changed(program: Program, old: Run) -> Run:
 
 
 def _changes(old: Experiment, new: Experiment) -> str:
-    """Says which values differ between two experiments, apart from `run`."""
+    """Describes the values in which two experiments differ, apart from `run`."""
     tables = (old.to_plain(), new.to_plain())
     return differences(*({k: v for k, v in table.items() if k != "run"} for table in tables))
 
@@ -495,7 +495,7 @@ def _rekeyed(program: Program, state: TrainState, key: jax.Array) -> TrainState:
 
 
 def _continues(written: Ledger, ledger: Ledger) -> bool:
-    """Says whether one ledger is the other but for the number of its last steps."""
+    """Returns whether two ledgers agree except in the number of steps of the last entry."""
     pair = []
     for entries in (written.entries, ledger.entries):
         last = entries[-1:] if len(entries) == len(ledger.entries) else ()
@@ -510,6 +510,6 @@ def _length(ledger: Ledger) -> int:
 
 
 def _plain(value: chex.Numeric) -> float | list[float] | None:
-    """Returns a number or a list of them; None for what a method does not release."""
+    """Returns a number or list of numbers; None for numbers that a method does not release."""
     array = np.asarray(value, np.float64)
     return array.tolist() if np.isfinite(array).all() else None

@@ -1,4 +1,4 @@
-"""The pure training program: (state, data) -> state, and many such steps as one scan."""
+"""The training program as pure functions: (state, data) -> state, many steps in one scan."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ class Examples(NamedTuple):
     """Examples as the loop takes them, with a leading axis.
 
     Attributes:
-        x: inputs as they are stored: pixels as bytes, tokens, or features.
+        x: inputs as stored: pixels as bytes, tokens, or features.
         y: class labels.
-        row: the example's own number, which its augmentation's key is folded with, so that it does
-            not matter on which device or in which part of a batch the example comes.
+        row: the example's number, which is folded into its augmentation key, so that augmentation
+            does not depend on the device or the part of the batch that the example is in.
     """
 
     x: chex.Array
@@ -56,23 +56,23 @@ class Examples(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How well held-out examples are classified."""
+    """Accuracy and loss on held-out examples."""
 
     accuracy: jax.Array
     loss: jax.Array
 
 
 class TrainState(NamedTuple):
-    """Everything that a run goes on from. It holds keys, and so is private.
+    """Everything a run needs to resume; private, because it holds keys.
 
     Attributes:
         step: t, the number of steps released.
         params: the trainable parameters.
         frozen: the others.
-        ema: the average of the parameters; () without one.
+        ema: the moving average of the parameters; () without one.
         opt_state: the state of the optax chain: noise key, thresholds, optimizer.
         key: the root of the run's other streams.
-        vary: this member's own values of `VARIABLE` numbers, by their paths.
+        vary: this member's values of the `VARIABLE` numbers, by path.
     """
 
     step: jax.Array
@@ -84,22 +84,22 @@ class TrainState(NamedTuple):
     vary: Mapping[str, jax.Array]
 
     def __repr__(self) -> str:
-        """Shows all but the keys."""
+        """Shows everything except the keys."""
         return repr_without_keys(self)
 
 
 @dataclass(frozen=True)
 class Program:
-    """What runs: pure functions of states and data.
+    """A training program: pure functions of states and data.
 
     Args:
-        plan: method, sampling, steps, optimizer.
+        plan: method, sampling, steps and optimizer.
         network: the network.
-        pixels: how stored pixels become numbers; None for what is no image.
-        varied: names in `VARIABLE` whose values are read from the state, not from the plan, so
-            that states of plans that differ in them alone run in one program.
-        axis: inside `jax.shard_map`, the mesh axis over which the data are split; else None.
-        sharding: in a plain `jax.jit` over a mesh, how the data are split; else None.
+        pixels: how stored pixels become numbers; None if the inputs are not images.
+        varied: names in `VARIABLE` whose values come from the state instead of the plan, so that
+            one program runs states whose plans differ only in them.
+        axis: inside `jax.shard_map`, the mesh axis over which the data are split; otherwise None.
+        sharding: in a plain `jax.jit` over a mesh, how the data are split; otherwise None.
     """
 
     plan: Plan
@@ -110,7 +110,7 @@ class Program:
     sharding: NamedSharding | None = None
 
     def __post_init__(self) -> None:
-        """Checks what may vary."""
+        """Checks the names in `varied`."""
         for path in self.varied:
             if path not in VARIABLE:
                 raise ValueError(f"vary {path}: {_checks.nearest(path, VARIABLE)}")
@@ -125,8 +125,8 @@ class Program:
         """Returns the state before the first step.
 
         Args:
-            key: the run's own key, see `dpjax.train.member_key`.
-            weights: parameters by path that start from these arrays; the others are new.
+            key: the run's key; see `dpjax.train.member_key`.
+            weights: initial values of parameters by path; the others are initialised at random.
         """
         params = self.network.init(noise.stream(key, "init"))
         own = split(with_weights(params, weights or {}), self.plan.experiment.model.trainable)
@@ -143,10 +143,10 @@ class Program:
         )
 
     def step(self, state: TrainState, data: Examples) -> tuple[TrainState, Released]:
-        """Draws a batch and takes one private step; jit-able, of fixed shapes.
+        """Draws a batch and takes one private step; jit-able, with fixed shapes.
 
         Args:
-            state: where the run is.
+            state: the current state.
             data: all private examples.
 
         Returns:
@@ -158,13 +158,13 @@ class Program:
     def advance(
         self, state: TrainState, data: Examples, steps: chex.Numeric, most: int
     ) -> tuple[TrainState, Released]:
-        """Takes `steps` steps as one loop; jit-able, compiled once for any number of them.
+        """Takes `steps` steps in one loop; jit-able, and compiled once for any number of them.
 
         Args:
-            state: where to go on from.
+            state: the state to start from.
             data: all private examples.
-            steps: how many steps, at most `most`; may be traced.
-            most: how many rows the released numbers have.
+            steps: the number of steps, at most `most`; may be traced.
+            most: the number of rows of the released numbers.
 
         Returns:
             The new state, and the released numbers of each step; rows beyond `steps` are NaN.
@@ -181,10 +181,10 @@ class Program:
         return jax.lax.fori_loop(0, steps, body, (state, unknown))
 
     def draw(self, state: TrainState) -> Drawn:
-        """Returns the batch of this step: of this device's rows, on a mesh.
+        """Returns this step's batch; on a mesh, of this device's rows.
 
         Args:
-            state: where the run is.
+            state: the current state.
         """
         part = None
         if self.axis is not None:
@@ -193,10 +193,10 @@ class Program:
         return self.plan.sampling.draw(state.key, state.step, part, self.sharding)
 
     def gradients_of(self, state: TrainState) -> Callable[..., PerExampleGrads]:
-        """Returns the engine for this step's loss, as `dpjax.per_example_grads` does.
+        """Returns the function that `dpjax.per_example_grads` makes of this step's loss.
 
         Args:
-            state: where the run is.
+            state: the current state.
         """
         config = self.plan.experiment.train
         key = noise.fold(noise.stream(state.key, "augment"), state.step)
@@ -206,7 +206,7 @@ class Program:
     def loss(
         self, frozen: chex.ArrayTree, key: jax.Array
     ) -> Callable[[chex.ArrayTree, Examples], jax.Array]:
-        """Returns the loss of ONE example, ``loss(params, example)``, for this step.
+        """Returns this step's loss of ONE example, ``loss(params, example)``.
 
         Args:
             frozen: the parameters that are not trained.
@@ -233,7 +233,7 @@ class Program:
         """Returns the clipped sum over a part of a batch that the host feeds; private.
 
         Args:
-            state: where the run is.
+            state: the current state.
             rows: the examples of the part.
             packed: which rows of the data set they are, and how many are real.
         """
@@ -243,16 +243,16 @@ class Program:
     def finish(
         self, state: TrainState, grads: PerExampleGrads | ClippedSum
     ) -> tuple[TrainState, Released]:
-        """Takes the step of a batch: of its gradients, or of the clipped sum over its parts.
+        """Completes a step, from a batch's gradients or from the clipped sum over its parts.
 
         Args:
-            state: where the run is.
+            state: the current state.
             grads: the gradients of the batch, or the clipped sum over it.
 
         Returns:
             The new state, and the public numbers of the step.
         """
-        tx = self._transformation(state.vary, state.key)  # the noise key in use is the state's own
+        tx = self._transformation(state.vary, state.key)  # the noise key used is in the state
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         new = state._replace(
@@ -264,22 +264,23 @@ class Program:
         return new, released_of(new)
 
     def evaluate(self, state: TrainState, examples: Examples) -> Scores:
-        """Returns accuracy and loss on held-out examples, of the average where there is one.
+        """Returns accuracy and loss on held-out examples, of the averaged parameters if kept.
 
         Args:
-            state: where the run is.
+            state: the current state.
             examples: the held-out examples.
         """
         right, losses = self.outcomes(state, examples)
         return Scores(jnp.mean(right.astype(jnp.float32)), jnp.mean(losses))
 
     def outcomes(self, state: TrainState, examples: Examples) -> tuple[jax.Array, jax.Array]:
-        """Returns for each held-out example whether it is classified right, and its loss.
+        """Returns whether each held-out example is classified correctly, and its loss.
 
-        Of several labels at once, it is the share that is right. Nothing is augmented.
+        With several labels per example, the first is the fraction of correct ones. Nothing is
+        augmented.
 
         Args:
-            state: where the run is.
+            state: the current state.
             examples: the held-out examples.
         """
         params = self.released_params(state)
@@ -292,10 +293,10 @@ class Program:
         return jax.lax.map(one, examples, batch_size=size)
 
     def released_params(self, state: TrainState) -> chex.ArrayTree:
-        """Returns all parameters as they are evaluated and published.
+        """Returns all parameters, as they are evaluated and published.
 
         Args:
-            state: where the run is.
+            state: the current state.
         """
         averaged = self.plan.experiment.train.ema is not None
         return Parameters(state.ema if averaged else state.params, state.frozen).merged()
@@ -319,7 +320,7 @@ class Program:
         return (x.astype(jnp.float32) / self.pixels.full - mean) / std
 
     def _averaged(self, state: TrainState, params: chex.ArrayTree) -> chex.ArrayTree:
-        """Follows the parameters, faster at first, so that the start is soon forgotten."""
+        """Updates the moving average, faster at first, so that the start is soon forgotten."""
         decay = self.plan.experiment.train.ema
         if decay is None:
             return ()
@@ -333,7 +334,7 @@ class Program:
         plan = self.plan
         private = self._method(vary).transformation(plan.sampling, key, self.axis)
         rate = vary.get("optimizer.learning_rate")
-        # A budget may stop a schedule before its end.
+        # For `asked` steps: the budget may stop a schedule before its end.
         optimizer = build_optimizer(plan.experiment.optimizer, plan.asked, rate)
         return optax.chain(private, optimizer)
 
@@ -344,7 +345,7 @@ class Program:
         return method.replace(threshold=lambda step: threshold)
 
     def own_value(self, path: str) -> float:
-        """Returns the plan's own value of a number in `VARIABLE`.
+        """Returns the plan's value of a number in `VARIABLE`.
 
         Args:
             path: a name in `VARIABLE`.
@@ -356,7 +357,7 @@ class Program:
 
 
 def _loss(logits: jax.Array, y: jax.Array) -> jax.Array:
-    """Returns the cross entropy of one label, or the mean of those of several labels at once."""
+    """Returns the cross entropy of one label, or its mean over several labels."""
     if y.ndim == 0:
         return optax.softmax_cross_entropy_with_integer_labels(logits, y)
     return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype)))
@@ -383,15 +384,15 @@ def released_of(state: TrainState) -> Released:
 
 
 def build_program(experiment: Experiment, dataset: Dataset, varied: Sequence[str] = ()) -> Program:
-    """Returns the program of an experiment on its data set.
+    """Returns the program for an experiment on its data set.
 
     Args:
-        experiment: the experiment; it is resolved here.
+        experiment: the experiment; need not be resolved.
         dataset: the data set; its training examples are the private ones.
         varied: see `Program`.
 
     Raises:
-        ValueError: if the experiment is of another data set, or cannot run; names the field.
+        ValueError: if the experiment is for another data set, or cannot run; names the field.
 
     Example:
         >>> from dpjax.train import load_dataset

@@ -1,4 +1,4 @@
-"""Training as a person asks for it: an experiment and a folder in, results out."""
+"""`train`: takes an experiment and a folder, returns results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,26 +46,28 @@ def train(
 
     Args:
         experiment: what to train.
-        dataset: its data.
-        folder: where the run goes; several go into folders of their own inside it.
-        vary: numbers of `dpjax.train.step.VARIABLE` with the values that members take.
-        resume: resume what is in the folder. Of several runs that are begun together, those
-            that a kill kept from being begun are begun.
-        rekey: resume also if the experiment has changed, or what draws the bits, with new keys.
-        progress: makes what is told how each run goes.
-        callback: called after every evaluation with its released numbers, a table for each run
-            that goes side by side; never with anything private.
-        say: is told what a person should know.
+        dataset: its data set.
+        folder: the run's folder; several runs get subfolders in it.
+        vary: the values that members take, for numbers in `dpjax.train.step.VARIABLE`.
+        resume: resume what is in the folder. If several runs were to be begun together and a kill
+            came in between, the missing ones are begun now.
+        rekey: with `resume`, also resume if the experiment or environment has changed, with new
+            keys.
+        progress: called with the method's name; returns the progress display of a run, or of the
+            runs trained side by side.
+        callback: called after every evaluation with its released numbers, one table for each of
+            the runs trained side by side; never with anything private.
+        say: called with messages for the user.
 
     Returns:
-        A result for each run.
+        One result for each run.
 
     Raises:
-        ValueError: naming the field or the folder: an experiment that cannot run; a folder that
-            holds a run, without `resume`, or none, with it; a run of another experiment, begun
-            in another environment, or on other data.
-        Preempted: the process was sent SIGTERM. The run was saved first.
-        LostProcessError: there were several processes, and another one has ended.
+        ValueError: naming the field or the folder: if the experiment cannot run; if the folder
+            holds a run and `resume` is False, or holds none and it is True; if the run is from
+            another experiment, another environment or other data.
+        Preempted: if the process receives SIGTERM; the run is saved first.
+        LostProcessError: if there are several processes, and another one has ended.
 
     Example:
         >>> from dpjax.train import load_dataset
@@ -121,7 +123,7 @@ def _entered(
     rekey: bool,
     layout: Layout,
 ) -> list[Run]:
-    """Returns all runs: those that were begun as they are on disk, and the others new."""
+    """Returns all runs: those on disk are restored, and the others are begun."""
     marks = fingerprints(dataset)
     root = _shared_root(members[0][0].plan.experiment)
     begun = [
@@ -139,7 +141,7 @@ def _entered(
 
 
 def _shared_root(experiment: Experiment) -> jax.Array:
-    """Returns the root key that all processes share; refuses one with another experiment."""
+    """Returns the root key that all processes share; raises if their experiments differ."""
     root = root_key(experiment.run.seed)
     if jax.process_count() == 1:
         return root
@@ -154,7 +156,7 @@ def _shared_root(experiment: Experiment) -> jax.Array:
 
 
 def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
-    """Traces a step and takes none: what is wrong with it is found before there is a folder."""
+    """Traces a step without running it, to find errors before a folder is created."""
     weights = starting_weights(program.plan.experiment, program.network)
     state = jax.eval_shape(program.init, root_key(0), weights)
     if isinstance(dataset.train, Split):
@@ -168,7 +170,7 @@ def _rehearse(program: Program, dataset: Dataset, run: RunConfig) -> None:
 def _groups(
     runs: Sequence[Run], dataset: Dataset, config: RunConfig, say: Callable[[str], None]
 ) -> Iterator[tuple[Sequence[Run], Runner]]:
-    """Yields the runs that go in step with each other, and where they run."""
+    """Yields the runs that advance in lockstep, each group with its runner."""
     first = runs[0]
     in_step = all(
         int(run.state.step) == int(first.state.step)
@@ -209,7 +211,7 @@ def _probe(runs: Sequence[Run], dataset: Dataset) -> Probe | None:
 
 
 def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
-    """Refuses to resume where there is no run, or where others were begun together."""
+    """Raises if there is no run to resume, or if other runs were begun together."""
     begun = [place for place in places if place.exists]
     if not begun:
         raise ValueError(f"{folder} holds no run: expected one to resume")
@@ -222,7 +224,7 @@ def _check_begun(folder: Path, places: Sequence[RunFolder]) -> None:
 
 
 def _varied(experiment: Experiment, vary: Mapping[str, Sequence[float]]) -> list[Experiment]:
-    """Returns the experiment for every combination of varied values."""
+    """Returns the experiment with every combination of varied values."""
     found = [experiment]
     for path, values in vary.items():
         if path not in VARIABLE:
@@ -234,7 +236,7 @@ def _varied(experiment: Experiment, vary: Mapping[str, Sequence[float]]) -> list
 def _folders(
     folder: Path, members: Sequence[tuple[Program, int]], vary: Mapping[str, Sequence[float]]
 ) -> list[RunFolder]:
-    """Returns a folder for each run: the one asked for, or one inside it for each of several."""
+    """Returns a folder for each run: the given one, or subfolders of it for several runs."""
     if len(members) == 1:
         return [RunFolder(folder)]
     names = []

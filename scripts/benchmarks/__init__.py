@@ -1,1 +1,1 @@
-"""The gradient engines beside their peers: one run, all variants taking turns."""
+"""Benchmarks of the gradient engines and other libraries: one run, all variants in turns."""

@@ -27,11 +27,11 @@ CHECK_BATCH = 4
 
 
 def main() -> int:
-    """Prints the tables; returns 1 where a check fails."""
+    """Prints the tables; returns 1 if a check fails."""
     options = _parser().parse_args()
     known = workloads(options.bert_blocks)
     chosen = [known[name].with_batch(options.batch) for name in options.models]
-    # What an earlier run compiled must not count as compiled in no time.
+    # A program from the cache of an earlier run would seem to compile in no time.
     jax.config.update("jax_enable_compilation_cache", False)
     if options.check:
         return _check(chosen, options)
@@ -40,7 +40,7 @@ def main() -> int:
             variants = [name for name in options.variants if name in JAX_VARIANTS]
             print(estimate_table(options.compiler, workload, variants), flush=True)
         return 0
-    jax.jit(jnp.sum).lower(jnp.ones(3)).compile()  # whoever compiles first starts the compiler
+    jax.jit(jnp.sum).lower(jnp.ones(3)).compile()  # the first compilation also starts the compiler
     print(f"# Gradient engines, {_versions()}\n")
     found: dict[str, Any] = {"versions": _versions(), "results": []}
     print(noise_table(options.turns), flush=True)

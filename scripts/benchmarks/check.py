@@ -1,6 +1,6 @@
-"""Whether all variants in JAX compute the same clipped sum, without noise.
+"""Checks that all variants in JAX compute the same clipped sum, without noise.
 
-The reference differentiates one example after the other, and clips and adds in float64 NumPy. The
+The reference differentiates one example after another, and clips and adds in float64 NumPy. The
 loss is scaled so that half of the examples are clipped.
 """
 
@@ -43,7 +43,7 @@ def check(workload: Workload, variants: list[str]) -> tuple[str, bool]:
             rows.append([TITLES[name], f"left out: {why}"])
             continue
         error = float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))
-        within = error <= TOLERANCE  # not for NaN
+        within = error <= TOLERANCE  # False for NaN
         right = right and within
         rows.append([TITLES[name], f"{error:.1e}{'' if within else ' TOO FAR'}"])
     clipped = int(np.sum(weights < 1.0))

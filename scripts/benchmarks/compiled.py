@@ -1,8 +1,8 @@
-"""What a compiled program says of its cost, for a platform that is not there.
+"""Cost estimates from the text of a compiled program, for a platform that is not present.
 
-The text of a compiled program names its computations, loops and branches. A TPU's compiler writes
-its own estimate of cycles beside each operation. A GPU's does not: there a roofline is taken, the
-larger of the time to move an operation's bytes and of the time for its products.
+The text names the program's computations, loops and branches. A TPU's compiler adds its estimate of
+cycles to each operation. A GPU's does not, so a roofline is used instead: the larger of the time to
+move an operation's bytes and the time for its products.
 """
 
 import math
@@ -17,19 +17,20 @@ _SIZES |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
 _SHAPE = re.compile(rf"\b({'|'.join(_SIZES)})\[([\d,]*)\]")
 _OPERATION = re.compile(r"(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*?)\)(.*)")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
-# What launches nothing.
+# Operations that launch nothing.
 _FREE = {"parameter", "constant", "bitcast", "get-tuple-element", "tuple", "iota", "after-all"}
-# A table larger than this is not read as a whole where rows are looked up.
+# A lookup in a table larger than this does not read the whole table.
 _TABLE_BYTES = 30e6
 
 
 @dataclass(frozen=True)
 class Cost:
-    """An estimate, in units that mean something beside another of the same platform only.
+    """An estimate, comparable only with others for the same platform.
 
     Attributes:
         usual: every conditional takes its cheapest branch.
-        careful: every conditional takes its dearest branch, and a loop of unknown length one turn.
+        careful: every conditional takes its most expensive branch, and a loop of unknown length
+            runs once.
     """
 
     usual: float
@@ -41,11 +42,11 @@ class Roofline:
     """A GPU's limits.
 
     Attributes:
-        bandwidth: bytes a second.
-        products: operations a second of matrix products whose factors are rounded.
-        float32: operations a second of those whose factors are not.
-        launch: seconds that a kernel takes at least.
-        branch: seconds that a conditional takes beside its branch.
+        bandwidth: bytes per second.
+        products: operations per second of matrix products with rounded factors.
+        float32: operations per second of matrix products with float32 factors.
+        launch: the minimum seconds that a kernel takes.
+        branch: the seconds that a conditional takes in addition to its branch.
     """
 
     bandwidth: float
@@ -90,8 +91,8 @@ def cost_of(text: str, roofline: Roofline | None) -> Cost:
     """Estimates a compiled program from its text.
 
     Args:
-        text: of the program.
-        roofline: of the platform; None to read the compiler's own estimates of cycles.
+        text: the program's text.
+        roofline: the platform's limits; None to read the compiler's own estimates of cycles.
     """
     program = _parsed(text)
     return Cost(_total(program, roofline, min), _total(program, roofline, max))
@@ -145,7 +146,7 @@ def _total(
 
 
 def _turns(operation: _Operation, program: _Program) -> int:
-    """Returns how often a loop turns: what the compiler knows, or the limit in its condition."""
+    """Returns a loop's number of iterations, from the compiler or the limit in its condition."""
     known = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', operation.line)
     if known:
         return int(known.group(1))
@@ -177,12 +178,12 @@ def _dimensions(shape: str) -> list[int]:
 
 
 def _moved(operation: _Operation, program: _Program) -> float:
-    """Returns the bytes that are read and written; of a table or a buffer only the part in use."""
+    """Returns the bytes read and written; of a table or buffer, only the part that is used."""
     operands = [_bytes(shape) for shape in operation.operands]
     inside = program.computations.get(operation.called("calls") or "", [operation])
     names = {each.name for each in inside}
     result = _bytes(operation.result)
-    if operation.name == "custom-call":  # a library's workspace is no traffic
+    if operation.name == "custom-call":  # a library's workspace does not count
         result = _bytes(re.sub(r", [su]8\[\d+\]\{0\}\)", ")", operation.result))
     if "gather" in names and max(operands) > _TABLE_BYTES:
         operands.remove(max(operands))
@@ -194,7 +195,7 @@ def _moved(operation: _Operation, program: _Program) -> float:
 
 
 def _multiplications(operation: _Operation) -> float:
-    """Returns the floating-point operations of a matrix product or a convolution, else 0."""
+    """Returns the floating-point operations of a matrix product or a convolution; 0 for others."""
     target = re.search(r'custom_call_target="([^"]+)"', operation.line)
     kind = target.group(1) if target else operation.name
     if "gemm" in kind or "cublas" in kind or kind == "dot":
@@ -209,7 +210,7 @@ def _multiplications(operation: _Operation) -> float:
     if "conv" not in kind or labels is None:
         return 0.0
     image, kernel, out = (_dimensions(x) for x in [*operation.operands[:2], operation.result])
-    if "Filter" in kind:  # the gradient by the kernel: from the image and the cotangent
+    if "Filter" in kind:  # the gradient with respect to the kernel, from image and cotangent
         kernel, out = out, kernel
     elif "Input" in kind:
         out = image

@@ -1,4 +1,4 @@
-"""Estimates of steps for an accelerator that is not there, from its compiler."""
+"""Estimates of a step's cost from the compiler of an accelerator that is not present."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ __all__ = ["DEVICES", "estimate_table"]
 
 DEVICES = {"tpu": "TPU v5e", "cuda": "H100"}
 
-# What the CUDA compiler would ask the device.
+# What the CUDA compiler would otherwise query from the device.
 _H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
@@ -39,9 +39,9 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 
 
 def estimate_table(compiler: str, workload: Workload, variants: list[str]) -> str:
-    """Returns a table of what a platform's compiler estimates for the steps of a workload."""
+    """Returns a table of a platform compiler's estimates for the steps of a workload."""
     built, device = problem(workload), _device(compiler)
-    _compiled(compiler, device, jnp.sum, (jnp.ones(3),))  # whoever compiles first starts it
+    _compiled(compiler, device, jnp.sum, (jnp.ones(3),))  # the first compilation also starts it
     rows, found = [], {}
     for name in ["jax", *(name for name in variants if name != "jax")]:
         try:
@@ -101,7 +101,7 @@ def _compiled(compiler: str, device: Any, fn: Any, arguments: Any, **options: An
 
 
 def _device(compiler: str) -> Any:
-    """Returns a device that programs can be compiled for, and not run on."""
+    """Returns a device for which programs can be compiled but not run."""
     if compiler == "tpu":
         described = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
     else:
@@ -113,10 +113,10 @@ def _device(compiler: str) -> Any:
 
 
 def _name_cuda() -> None:
-    """Makes JAX take CUDA as the name of a platform, which it does only where it finds a GPU."""
+    """Makes JAX accept CUDA as a platform's name, which it otherwise does only if it has a GPU."""
     from jax._src import xla_bridge  # noqa: PLC0415
 
-    jax.devices("cpu")  # plugins are found now
+    jax.devices("cpu")  # makes JAX look for plugins now
     known = xla_bridge.canonicalize_platform
 
     def canonical(name: str) -> str:

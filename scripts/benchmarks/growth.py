@@ -1,4 +1,4 @@
-"""How temporary memory grows with the batch, by XLA's own analysis: nothing is run."""
+"""How temporary memory grows with the batch, by XLA's own analysis; runs nothing."""
 
 from benchmarks.jax_runner import compile_step
 from benchmarks.jax_variants import LeftOut
@@ -12,7 +12,7 @@ BATCHES = (8, 16, 32, 64)
 
 
 def growth(variants: list[str]) -> dict[str, list[int]]:
-    """Returns, per variant in JAX, ResNet-18's temporary bytes at each of `BATCHES`."""
+    """Returns ResNet-18's temporary bytes at each of `BATCHES`, for each variant in JAX."""
     problems = [problem(workloads()["resnet18-16"].with_batch(batch)) for batch in BATCHES]
     found = {}
     for name in variants:
@@ -25,7 +25,7 @@ def growth(variants: list[str]) -> dict[str, list[int]]:
 
 
 def growth_table(found: dict[str, list[int]]) -> str:
-    """Returns the table, in MB."""
+    """Returns the results as a table, in MB."""
     last = f"per example, from {BATCHES[-2]} to {BATCHES[-1]}"
     header = ["variant", *[f"B = {batch}" for batch in BATCHES], last]
     rows = []

@@ -1,4 +1,4 @@
-"""One variant in JAX, compiled ahead of time, with what XLA says of it."""
+"""A variant in JAX, compiled ahead of time, with XLA's figures for it."""
 
 import time
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class CompiledStep:
 
     Attributes:
         call: ``call(params, state, frozen, batch) -> (params, state)``.
-        state: the optimizer's, to start from.
-        compile_seconds: tracing, lowering and compiling.
-        temp_bytes: XLA's own analysis of its temporary memory; None where the backend gives none.
+        state: the initial state of the optimizer.
+        compile_seconds: the time for tracing, lowering and compiling.
+        temp_bytes: XLA's figure for its temporary memory; None if the backend gives none.
     """
 
     call: Any
@@ -53,16 +53,16 @@ def compile_step(name: str, problem: Problem) -> CompiledStep:
 
 
 class JaxRunner:
-    """A variant with parameters of its own, which it updates whenever it has its turn."""
+    """A variant with its own parameters, which it updates at every turn."""
 
     def __init__(self, step: CompiledStep, problem: Problem) -> None:
-        """Copies the parameters: steps donate theirs."""
+        """Copies the parameters, because steps donate them."""
         self._step, self._problem = step, problem
         self._params = jax.tree.map(jnp.copy, problem.params)
         self._state = step.state
 
     def run(self, steps: int) -> float:
-        """Takes some steps; returns the seconds of one."""
+        """Takes some steps; returns the seconds per step."""
         jax.block_until_ready(self._params)
         started = time.perf_counter()
         for _ in range(steps):

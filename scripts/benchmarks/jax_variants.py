@@ -1,4 +1,4 @@
-"""The variants in JAX: how each turns a loss into one gradient, and its optax transformation."""
+"""The variants in JAX: how each turns a loss into a gradient, and its optax transformation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["JAX_VARIANTS", "LeftOut", "Variant"]
 
 
 class LeftOut(Exception):
-    """A variant that cannot run here, and why."""
+    """A variant that cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Variant:
     """How a step gets its gradient.
 
     Attributes:
-        gradients: ``gradients(loss, params, batch)``, what the transformation takes.
-        privatizer: clips or adds noise, whichever `gradients` did not; gives the mean gradient.
+        gradients: ``gradients(loss, params, batch)``, the input of the transformation.
+        privatizer: clips or adds noise, whichever `gradients` does not; returns the mean gradient.
     """
 
     gradients: Callable[[Any, Any, Any], Any]
@@ -61,7 +61,7 @@ def of_engine(engine: str) -> Callable[[int, float], Variant]:
 
 def optax_contrib(batch_size: int, sigma: float) -> Variant:
     """`optax.contrib.differentially_private_aggregate` on gradients through vmap."""
-    del batch_size  # it divides by the realised one
+    del batch_size  # it divides by the realised size
 
     def gradients(loss: Any, params: Any, batch: Any) -> Any:
         return jax.vmap(jax.grad(loss), (None, 0))(params, batch)

@@ -1,4 +1,4 @@
-"""One workload: every variant compiled, then all of them in turns."""
+"""Measures a workload: compiles every variant, then times all of them in turns."""
 
 import os
 
@@ -21,7 +21,7 @@ def measure(
     client: TorchClient | None,
     bert_blocks: int,
 ) -> Result:
-    """Times the variants; without a `client` those of PyTorch are not among them."""
+    """Times the variants; without a `client`, those of PyTorch are left out."""
     built = problem(workload)
     steps, left_out = _compile(built, [name for name in variants if name in JAX_VARIANTS])
     runners: dict[str, Timed] = {name: JaxRunner(step, built) for name, step in steps.items()}

@@ -1,4 +1,4 @@
-"""Ten million standard normals: ours, on its grid and off it, beside what others draw."""
+"""Times ten million standard normals: ours, with and without the grid, and other libraries'."""
 
 import contextlib
 import importlib.metadata
@@ -22,7 +22,7 @@ SIZE = 10_000_000
 
 
 class _Draw:
-    """One draw a step, in seconds of this process: threads count, other processes do not."""
+    """One draw per step, timed in CPU seconds of this process, including its threads."""
 
     def __init__(self, draw: Callable[[], Any]) -> None:
         self._draw = draw

@@ -19,11 +19,11 @@ Loss = Callable[[Any, Any], jax.Array]
 
 @dataclass(frozen=True)
 class Problem:
-    """A workload, ready for a step.
+    """A workload's network and data, ready for a step.
 
     Attributes:
-        params: what is trained.
-        frozen: what is not; an argument of the step, since constants would be compiled in.
+        params: the trained parameters.
+        frozen: the others; an argument of the step, because constants would be compiled in.
         loss_of: ``loss_of(frozen)(params, example)``, the loss of one example.
         examples: ``(x, y)``, each with a leading axis.
     """
@@ -35,12 +35,12 @@ class Problem:
 
     @property
     def param_count(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
     @property
     def frozen_count(self) -> int:
-        """How many are not."""
+        """The number of frozen parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
 
 
@@ -81,7 +81,7 @@ def problem(workload: Workload) -> Problem:
 
 
 def _options(workload: Workload) -> dict[str, Any]:
-    # The stem for small images: all 32x32 positions reach the blocks.
+    # The stem for small images keeps all 32x32 positions for the blocks.
     return {"stem": "cifar"} if workload.network == "resnet18" else {}
 
 

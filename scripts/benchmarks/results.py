@@ -1,4 +1,4 @@
-"""What one workload's turns gave."""
+"""The measurements of one workload."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ class Result:
     """A workload's measurements.
 
     Attributes:
-        workload: what ran.
-        parameters: how many numbers are trained.
-        seconds: per variant, the seconds of a step in each turn.
-        others: the share of all cores that other processes used meanwhile.
-        compile_seconds: per variant in JAX.
-        temp_bytes: per variant in JAX.
-        left_out: which variants did not run, and why.
+        workload: the workload.
+        parameters: the number of trained parameters.
+        seconds: for each variant, the seconds per step in each turn.
+        others: the share of all cores that other processes used during the measurement.
+        compile_seconds: for each variant in JAX.
+        temp_bytes: for each variant in JAX.
+        left_out: the variants that did not run, and why.
     """
 
     workload: Workload
@@ -33,11 +33,11 @@ class Result:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def milliseconds(self, variant: str) -> float:
-        """Returns the median of the turns."""
+        """Returns the median over the turns of a step's time."""
         return 1e3 * statistics.median(self.seconds[variant])
 
     def time_ratio(self, above: str, below: str) -> float | None:
-        """Returns how many times as long `above` takes; None where one of them did not run."""
+        """Returns how many times as long `above` takes; None if one of them did not run."""
         if above in self.seconds and below in self.seconds:
             return ratio(self.seconds[above], self.seconds[below])
         return None
@@ -49,12 +49,12 @@ class Result:
         return None
 
     def fastest(self, prefix: str) -> str | None:
-        """Returns the fastest of the variants whose names start so, or None."""
+        """Returns the fastest of the variants whose names have this prefix, or None."""
         found = [name for name in self.seconds if name.startswith(prefix)]
         return min(found, key=self.milliseconds, default=None)
 
     def plain(self) -> dict[str, Any]:
-        """Returns everything for a JSON file."""
+        """Returns all results as plain data, for a JSON file."""
         return {
             "workload": self.workload.name,
             "batch": self.workload.batch,

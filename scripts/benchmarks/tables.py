@@ -1,10 +1,10 @@
-"""Results as Markdown."""
+"""Results as Markdown tables."""
 
 from benchmarks.results import Result
 
 __all__ = ["BUSY", "TITLES", "markdown", "result_table"]
 
-BUSY = 0.05  # PyTorch's threads wait for one another: sharing cores slows them many times over
+BUSY = 0.05  # PyTorch's threads wait for each other: sharing cores slows them down many times
 
 TITLES = {
     "jax": "JAX, not private",
@@ -35,7 +35,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def result_table(result: Result) -> str:
-    """Returns a workload's heading, table, and which variants were left out."""
+    """Returns a workload's heading, its table, and the variants that were left out."""
     workload = result.workload
     heading = f"## {workload.title}, B = {workload.batch} ({result.parameters:,} trained)"
     header = ["variant", "ms", "/ not private in JAX", "ghost is x faster", "compile s", "temp MB"]

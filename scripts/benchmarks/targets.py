@@ -1,4 +1,4 @@
-"""What the ghost engine is meant to reach, and whether it did."""
+"""The ghost engine's performance targets, and whether they were met."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["target_table"]
 
 @dataclass(frozen=True)
 class Target:
-    """A measured number and its limit: at most `limit`, or with `at_least` no less."""
+    """A measured number and its limit: at most `limit`, or at least that if `at_least` is set."""
 
     workload: str
     title: str
@@ -20,7 +20,7 @@ class Target:
     at_least: bool = False
 
     def row(self, result: Result) -> list[str] | None:
-        """Returns the table's row, or None where it was not measured."""
+        """Returns the table's row; None if the number was not measured."""
         value = self.measured(result)
         if value is None:
             return None
@@ -63,7 +63,7 @@ def _targets() -> list[Target]:
 
 
 def target_table(results: list[Result]) -> str:
-    """Returns the table of the targets that were measured, or a sentence."""
+    """Returns the table of the targets that were measured, or a sentence if none was."""
     by_name = {result.workload.name: result for result in results}
     rows = [
         row

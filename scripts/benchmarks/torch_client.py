@@ -1,4 +1,4 @@
-"""The side that asks the PyTorch process to take its turns."""
+"""The client of the PyTorch process."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ TORCH_VARIANTS = ("torch", "opacus_hooks", "opacus_functorch", "opacus_ew", "opa
 
 
 def missing_packages() -> list[str]:
-    """Returns which of the packages that the variants need are not installed."""
+    """Returns the packages that the variants need and that are not installed."""
     return [name for name in ("torch", "opacus") if importlib.util.find_spec(name) is None]
 
 
@@ -24,7 +24,7 @@ class TorchClient:
     """A process with PyTorch and without JAX; use as a context manager."""
 
     def __init__(self) -> None:
-        """Starts it."""
+        """Starts the process."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.torch_worker"],
             stdin=subprocess.PIPE,
@@ -38,25 +38,25 @@ class TorchClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the process: its input ends."""
+        """Ends the process by closing its input."""
         self._process.communicate()
 
     @property
     def pid(self) -> int:
-        """The process' id."""
+        """The process's id."""
         return self._process.pid
 
     def prepare(
         self, workload: Workload, bert_blocks: int, variants: list[str]
     ) -> tuple[dict[str, list[int]], dict[str, str]]:
-        """Builds the variants; returns both networks' counts, and which were left out and why."""
+        """Builds the variants; returns both networks' counts, and the variants left out and why."""
         answer = self._ask(
             prepare=workload.name, batch=workload.batch, bert_blocks=bert_blocks, variants=variants
         )
         return answer["counts"], answer["left_out"]
 
     def run(self, variant: str, steps: int) -> float:
-        """Takes some steps; returns the seconds of one."""
+        """Takes some steps; returns the seconds per step."""
         return self._ask(run=variant, steps=steps)["seconds"]
 
     def _ask(self, **request: Any) -> dict[str, Any]:
@@ -75,9 +75,9 @@ class TorchRunner:
     """One variant of the prepared workload."""
 
     def __init__(self, client: TorchClient, variant: str) -> None:
-        """Remembers whom to ask for what."""
+        """Stores the client and the variant's name."""
         self._client, self._variant = client, variant
 
     def run(self, steps: int) -> float:
-        """Takes some steps; returns the seconds of one."""
+        """Takes some steps; returns the seconds per step."""
         return self._client.run(self._variant, steps)

@@ -1,4 +1,4 @@
-"""The workloads' networks in PyTorch, from layers that every mode of Opacus knows."""
+"""The workloads' networks in PyTorch, from layers that every mode of Opacus supports."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ __all__ = ["build", "examples"]
 
 
 def build(workload: Workload, private: bool) -> nn.Module:
-    """Builds a workload's network; `private` chooses Opacus' LSTM over PyTorch's own."""
+    """Builds a workload's network; `private` selects Opacus's LSTM instead of PyTorch's own."""
     if workload.network == "small_cnn":
         return small_cnn(workload.classes)
     if workload.network == "resnet18":
@@ -91,7 +91,7 @@ class ResNet18(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and an MLP, each normalised before and added after."""
+    """Attention and an MLP, each with its input normalised and a residual connection."""
 
     def __init__(self, size: EncoderSize) -> None:
         """Makes the layers."""
@@ -117,7 +117,7 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The attention encoder; what its size calls frozen takes no gradient."""
+    """The attention encoder; the frozen parts of its size get no gradient."""
 
     def __init__(self, size: EncoderSize, length: int, vocabulary: int, classes: int) -> None:
         """Makes the layers."""
@@ -133,7 +133,7 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Returns the logits."""
-        # Opacus wants the batch in front of every layer's input.
+        # Opacus expects a leading batch axis in every layer's input.
         positions = torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
         x = self.blocks(self.tokens(tokens) + self.positions(positions))
         return self.dense(self.norm(x).mean(1))

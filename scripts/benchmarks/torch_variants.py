@@ -1,4 +1,4 @@
-"""The variants in PyTorch: the plain step, and Opacus' modes on a fixed batch."""
+"""The variants in PyTorch: the plain step, and Opacus's modes on a fixed batch."""
 
 import copy
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class TorchWorkload:
         self._batch = torch_models.examples(workload)
 
     def counts(self) -> dict[str, list[int]]:
-        """Returns, for both networks, how many numbers are trained and how many are frozen."""
+        """Returns the numbers of trained and of frozen parameters, for both networks."""
         return {
             name: [
                 sum(p.numel() for p in network.parameters() if p.requires_grad == trained)
@@ -39,7 +39,7 @@ class TorchWorkload:
         }
 
     def step(self, variant: str) -> Step:
-        """Returns a step of "torch" or of "opacus_<grad_sample_mode>"."""
+        """Returns the step of "torch" or of "opacus_<grad_sample_mode>"."""
         x, y = self._batch
         if variant == "torch":
             network = _copy(self._plain)

@@ -1,8 +1,8 @@
-"""The process that runs PyTorch: reads one request per line, answers each with one line of JSON.
+"""The PyTorch process: reads one request per line, and answers each with one line of JSON.
 
 ``{"prepare": name, "batch": B, "bert_blocks": n, "variants": [...]}`` builds the workload, and
-``{"run": variant, "steps": n}`` takes its turn. The two runtimes are kept apart: neither's threads
-wait for work in the other's process, and neither's allocator serves the other.
+``{"run": variant, "steps": n}`` runs its turn. The two runtimes are in separate processes, so that
+they share neither threads nor an allocator.
 """
 
 import json
@@ -24,11 +24,11 @@ class Worker:
     """The prepared variants of one workload."""
 
     def __init__(self) -> None:
-        """Prepares nothing."""
+        """Starts without a workload."""
         self._steps: dict[str, Step] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Does what is asked."""
+        """Handles a request."""
         return self._run(**request) if "run" in request else self._prepare(**request)
 
     def _prepare(
@@ -41,7 +41,7 @@ class Worker:
             try:
                 step = workload.step(variant)
                 step()
-            # A mode that does not know a layer says so with whatever it stumbles on.
+            # A mode that does not support a layer may raise anything.
             except Exception as error:
                 left_out[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
             else:
@@ -57,9 +57,9 @@ class Worker:
 
 
 def main() -> None:
-    """Answers until the input ends."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever else prints
-    warnings.simplefilter("ignore")  # Opacus' hooks warn at every step
+    """Answers requests until the input ends."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # keeps other output out of the answers
+    warnings.simplefilter("ignore")  # Opacus's hooks warn at every step
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     worker = Worker()
     for line in sys.stdin:

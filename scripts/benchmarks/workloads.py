@@ -1,4 +1,4 @@
-"""What is timed: networks, their sizes and their batches. Knows neither JAX nor PyTorch."""
+"""The benchmarked networks, their sizes and batches; imports neither JAX nor PyTorch."""
 
 from dataclasses import dataclass, replace
 
@@ -9,9 +9,9 @@ CLIP, SIGMA, LEARNING_RATE = 1.0, 1.0, 1e-3  # of every private step
 
 @dataclass(frozen=True)
 class EncoderSize:
-    """An attention encoder's sizes; the first `frozen` blocks and the embeddings are not trained.
+    """An attention encoder's sizes; the embeddings and the first `frozen` blocks are not trained.
 
-    With ``frozen=0`` everything is.
+    With ``frozen=0``, everything is trained.
     """
 
     width: int
@@ -23,16 +23,16 @@ class EncoderSize:
 
 @dataclass(frozen=True)
 class Workload:
-    """A network, what it reads, and the batch.
+    """A network, the shape of its inputs, and the batch size.
 
     Attributes:
-        name: what ``--models`` takes.
-        title: for tables.
+        name: its name for ``--models``.
+        title: its title in tables.
         network: "small_cnn", "resnet18", "lstm" or "encoder".
-        batch: rows.
-        shape: of one example; (T,) for tokens.
-        classes: how many logits.
-        vocabulary: how many tokens, 0 among them, which is never drawn; None for images.
+        batch: the number of rows.
+        shape: the shape of one example; (T,) for tokens.
+        classes: the number of logits.
+        vocabulary: the number of tokens, including 0, which is never drawn; None for images.
         encoder: the encoder's sizes.
     """
 
@@ -46,7 +46,7 @@ class Workload:
     encoder: EncoderSize | None = None
 
     def with_batch(self, batch: int | None) -> "Workload":
-        """Returns the same with another batch, if one is given."""
+        """Returns the workload with another batch size, if one is given."""
         return self if batch is None else replace(self, batch=batch)
 
 

@@ -1,4 +1,4 @@
-"""``dpjax papers``: the papers' tables, run again. A new command is one row of `GROUP`."""
+"""``dpjax papers``: reruns the papers' tables. A new command is one row of `GROUP`."""
 
 from dpjax.cli.command import Group
 from dpjax.cli.papers import figure, overview, report, run

@@ -99,7 +99,7 @@ def _write(figure: Any, file: Path) -> None:
     if file.suffix.lower() != ".png":
         figure.savefig(file)
         return
-    from PIL import Image  # noqa: PLC0415  matplotlib brings it
+    from PIL import Image  # noqa: PLC0415  installed with matplotlib
 
     whole = io.BytesIO()
     figure.savefig(whole, dpi=_DPI)

@@ -107,7 +107,7 @@ class Site:
 
     @property
     def has_formula(self) -> bool:
-        """Whether the meeting is an equation with a formula of its own, as in most networks."""
+        """Whether the meeting is an equation with its own formula, as in most networks."""
         return self.product is not None or self.meeting.name in _FORMULAS
 
     @property

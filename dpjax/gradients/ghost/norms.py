@@ -235,7 +235,7 @@ def _near_one(arrays: Sequence[jax.Array], rows: bool = False) -> tuple[list[jax
 
     Args:
         arrays: arrays of one dtype, or of float32 and float64.
-        rows: whether each row has a power of its own.
+        rows: whether each row has its own power.
     """
     dtype = jnp.result_type(*arrays)
     near, powers = [], []

@@ -160,7 +160,7 @@ class LeafExplanation:
             (its gradient, from its own equation), "chain" (the same, through the parameter-only
             equations before it, or as a sum over several meeting points), or "none" (it meets no
             data: its gradient is zero).
-        fallback: whether an equation without a formula of its own is differentiated as a whole,
+        fallback: whether an equation without its own formula is differentiated as a whole,
             example by example.
         cost: the cost of norm and weighted sum, in millions of multiply-adds for one example.
         vmap: the same with the vmap engine.

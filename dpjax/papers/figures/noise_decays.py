@@ -25,7 +25,7 @@ class NoiseDecay(NamedTuple):
         sigmas: sigma_e of each epoch, from 0.
         epochs: the numbers of epochs at which epsilon is computed.
         epsilons: epsilon of the sound method at this noise, by RDP.
-        printed: epsilon by the paper's formula, which is no guarantee.
+        printed: epsilon by the paper's formula, which is not a guarantee.
     """
 
     name: str

@@ -92,7 +92,7 @@ def computed(cell: Cell) -> ComputedNumber | None:
 
 
 def as_printed(cell: Cell, sensitivity: float) -> float:
-    """Returns the epsilon of table 8's formula, as printed; it is no guarantee.
+    """Returns the epsilon of table 8's formula, as printed; it is not a guarantee.
 
     Args:
         cell: a row of Auto DP-SGD's or of Zhang's method.
