@@ -99,7 +99,7 @@ class Checkpoints:
         """Starts writing a checkpoint; the state may change as soon as this returns.
 
         It first waits for the previous checkpoint. The first call removes checkpoints that are
-        incomplete, or newer than the one that was restored.
+        incomplete, newer than the one that was restored or, if none was, not older than this one.
 
         Args:
             step: the current step, above those saved before.

@@ -260,9 +260,10 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Settings of a run that, except for the seed, do not change what is released.
+    """Where and how a run takes place; except for the seed, not part of the experiment.
 
-    Other devices, or data on the host, may change the order in which float32 numbers are added.
+    Other devices, or data on the host, change what is released only by the rounding of sums.
+    Diagnostics, traces and timings are further outputs, which have no privacy guarantee.
 
     Args:
         seed: None draws the keys from the operating system's entropy. A seed makes the noise
