@@ -431,8 +431,9 @@ class HostRunner(Runner):
         self, state: TrainState, feeds: Sequence[Iterator[Part]]
     ) -> tuple[TrainState, Released]:
         """Takes one step from what the feeds of this process's devices deliver for it."""
+        # Not `addressable_data(i)`: of what all devices hold, that is the first device's copy.
         own = [
-            jax.tree.map(lambda leaf: leaf.addressable_data(i), state)  # noqa: B023
+            jax.tree.map(lambda leaf: leaf.addressable_shards[i].data, state)  # noqa: B023
             for i in range(len(feeds))
         ]
         totals: list[ClippedSum | None] = [None] * len(own)

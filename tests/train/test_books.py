@@ -208,7 +208,6 @@ class TestMembers:
                 a, b = (tmp_path / run / name / file for run in ("whole", "runs"))
                 assert a.read_bytes() == b.read_bytes()
 
-    @pytest.mark.slow
     def test_what_several_members_cannot_share_runs_one_after_another(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpjax.train.feed.fits_on_device", lambda data, devices: False)
         assert len(run(tmp_path / "host", run__seeds=2)) == 2
